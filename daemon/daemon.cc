@@ -68,7 +68,7 @@ Result<void> Daemon::open() {
       .token = token,
       .jobs = [this] { return jobs(); },
       .inherited = [this](const std::string& rdzv_id) { return inherited(rdzv_id); },
-      .let_in = [this](const std::string& peer) { service_->let_in(peer); },
+      .on_admitted = [this](const std::string& peer) { service_->admitted(peer); },
       .turns_away = [this] { return turned_away(); }};
   operators_ = std::make_unique<rendezvous::ControlService>(loop_, for_operators);
   local_operators_ = std::make_unique<rendezvous::LocalOperators>(

@@ -19,7 +19,7 @@ HostedPort::HostedPort(asio::io_context& loop, const RendezvousPlan& plan, Job j
       .token = [token = job.token.key](
                    const std::string&) { return std::optional(rendezvous::HostToken{token}); },
       .jobs = [&control = job.control] { return std::vector{&control}; },
-      .let_in = [this](const std::string& peer) { service_->let_in(peer); }};
+      .on_admitted = [this](const std::string& peer) { service_->admitted(peer); }};
   const tcp::endpoint here = acceptor.local_endpoint();
   local_operators_ = std::make_unique<rendezvous::LocalOperators>(loop, here.address().to_string(),
                                                                   here.port(), for_operators);

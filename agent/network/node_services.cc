@@ -234,7 +234,7 @@ rendezvous::ElectedSession::Ways NodeServices::ways() {
           },
       .follow =
           [this](const rendezvous::Leader& leader, rendezvous::Time workers_until,
-                 std::function<void()> let_in, Session::MessageHandler handler) {
+                 std::function<void()> on_admitted, Session::MessageHandler handler) {
             return rendezvous::open_remote_session(
                 loop_,
                 {.host = leader.address,
@@ -247,7 +247,8 @@ rendezvous::ElectedSession::Ways NodeServices::ways() {
                  .workers_until = workers_until == rendezvous::Time{}
                                       ? std::nullopt
                                       : std::optional(workers_until),
-                 .let_in = [let_in = std::move(let_in)](const auto&, auto) { let_in(); },
+                 .on_admitted = [on_admitted = std::move(on_admitted)](const auto&,
+                                                                       auto) { on_admitted(); },
                  .lease_moved = workers_until_},
                 std::move(handler));
           },
@@ -317,7 +318,7 @@ void NodeServices::open_port(tcp::acceptor acceptor, bool with_store,
 
 void NodeServices::open_remote_session(Session::MessageHandler handler) {
   const auto open = [this](std::optional<rendezvous::ResumingSession::Time> workers_until,
-                           rendezvous::ResumingSession::LetIn let_in,
+                           rendezvous::ResumingSession::OnAdmitted on_admitted,
                            Session::MessageHandler heard) {
     const bool has_workers = workers_until > std::chrono::steady_clock::now();
     return rendezvous::open_remote_session(
@@ -332,7 +333,7 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
          .read_timeout = plan_.connect_timeout,
          .tries_again = !workers_until,
          .workers_until = has_workers ? workers_until : std::nullopt,
-         .let_in = std::move(let_in),
+         .on_admitted = std::move(on_admitted),
          .lease_moved = workers_until_},
         std::move(heard));
   };

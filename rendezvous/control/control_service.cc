@@ -202,7 +202,7 @@ void ControlService::Calls::asked(const SharedCall& call, const Result<Proof>& p
   if (!in) return call->break_off(unauthenticated(in.error().message()));
   if (!in->is_proven && !options_.is_local)
     return call->break_off({grpc::StatusCode::PERMISSION_DENIED, kNoToken});
-  if (options_.let_in) options_.let_in(call->peer());
+  if (options_.on_admitted) options_.on_admitted(call->peer());
   call->admit(in->answer);
   const auto asked = decode_question(question);
   if (!asked) return call->answer(refusal(asked.error()));

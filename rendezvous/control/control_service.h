@@ -39,7 +39,7 @@ class ControlService {
     // A job that a leader before this one left, and that is not here.
     std::function<std::optional<InheritedJob>(const std::string& rdzv_id)> inherited{};
     // Who asks over this connection (gRPC's name for it) has proved that it knows the token.
-    std::function<void(const std::string& peer)> let_in{};
+    std::function<void(const std::string& peer)> on_admitted{};
     // The size of an answer that shows all jobs. The job that passes it is the last one of its
     // page.
     std::size_t page_bytes = kPageBytes;

@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kAcceptAgain{1};
 
 ControlService::Options local(ControlService::Options options) {
   options.is_local = true;
-  options.let_in = nullptr;
+  options.on_admitted = nullptr;
   return options;
 }
 

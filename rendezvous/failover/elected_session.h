@@ -30,10 +30,10 @@ class ElectedSession final : public FailoverSession {
     std::function<std::unique_ptr<Session>(JobRecord, RecordRound record,
                                            std::function<bool()> may_grant, MessageHandler)>
         lead;
-    // Opens a session with the leader. It tries once; `let_in` is called when the leader let it in.
-    // Its workers may live until `workers_until` (RemoteOptions); zero: there are none.
+    // Opens a session with the leader. It tries once; `on_admitted` is called when the leader let
+    // it in. Its workers may live until `workers_until` (RemoteOptions); zero: there are none.
     std::function<std::unique_ptr<Session>(const Leader&, Time workers_until,
-                                           std::function<void()> let_in, MessageHandler)>
+                                           std::function<void()> on_admitted, MessageHandler)>
         follow;
     // Tells the nodes of the rendezvous here why it ends.
     std::function<void(const Error&)> tell_end;

@@ -28,12 +28,12 @@ namespace ddprun::rendezvous {
 class ResumingSession final : public FailoverSession {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  using LetIn = std::function<void(const std::string& address, std::uint16_t port)>;
-  // Opens a session with the host; `let_in` is called when the host let it in. The first one waits
-  // for a host that is not up yet. The others try once. The workers may live until `workers_until`,
-  // which may be over.
+  using OnAdmitted = std::function<void(const std::string& address, std::uint16_t port)>;
+  // Opens a session with the host; `on_admitted` is called when the host let it in. The first one
+  // waits for a host that is not up yet. The others try once. The workers may live until
+  // `workers_until`, which may be over.
   using Open = std::function<std::unique_ptr<Session>(std::optional<Time> workers_until,
-                                                      LetIn let_in, MessageHandler)>;
+                                                      OnAdmitted on_admitted, MessageHandler)>;
 
   // `loop` must outlive the session.
   ResumingSession(asio::io_context& loop, Open open, std::chrono::milliseconds rejoin_limit,

@@ -243,7 +243,7 @@ void RemoteSession::connected() {
   state_ = State::kConnected;
   deadline_.cancel();
   for (v4::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
-  if (options_.let_in) options_.let_in(address(), port());
+  if (options_.on_admitted) options_.on_admitted(address(), port());
 }
 
 void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message) {

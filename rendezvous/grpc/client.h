@@ -46,7 +46,7 @@ struct RemoteOptions {
   // host has surely read resume(). That must be said when the host lets us in.
   std::optional<std::chrono::steady_clock::time_point> workers_until{};
   // Called when the host has let us in, there; may be empty.
-  std::function<void(const std::string& address, std::uint16_t port)> let_in{};
+  std::function<void(const std::string& address, std::uint16_t port)> on_admitted{};
   // Called with the end of the lease when it has moved; may be empty. It is later than lease_ends()
   // while the host is asked once more (HeldLease::is_over()).
   std::function<void(std::chrono::steady_clock::time_point)> lease_moved{};

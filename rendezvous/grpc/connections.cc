@@ -110,7 +110,7 @@ void Connections::add(int fd, Way way, std::string address) {
   unauthenticated_.pop_front();
 }
 
-int Connections::let_in(const std::string& peer) {
+int Connections::admitted(const std::string& peer) {
   const int fd = descriptor_of(peer);
   std::erase(unauthenticated_, fd);
   if (const auto found = connections_.find(fd); found != connections_.end() && found->second.meter)

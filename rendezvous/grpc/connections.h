@@ -43,7 +43,7 @@ class Connections {
   void add(int fd, Way way, std::string address);
   // A node was let in over the connection `peer`, which is no unauthenticated peer's any more.
   // `peer` is gRPC's name for it. Returns its descriptor, or -1.
-  int let_in(const std::string& peer);
+  int admitted(const std::string& peer);
   static bool is_clear(const std::string& peer) { return peer.starts_with("fd:"); }
   // gRPC has not closed it.
   bool is_open(int fd) const;
@@ -102,7 +102,7 @@ class Intake {
   // Owns `fd`.
   void take(int fd, Connections::Way way);
   // Who called over the connection `peer` (gRPC's name for it) has proved that it knows the token.
-  void let_in(const std::string& peer);
+  void admitted(const std::string& peer);
 
  private:
   using Time = Alarm::Time;

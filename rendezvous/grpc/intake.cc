@@ -134,8 +134,8 @@ void Intake::enter(int fd, Connections::Way way) {
   serve_next();
 }
 
-void Intake::let_in(const std::string& peer) {
-  const int fd = connections_.let_in(peer);
+void Intake::admitted(const std::string& peer) {
+  const int fd = connections_.admitted(peer);
   unproven_.proved(fd);
   // Not at once. The successors of those that prove themselves in one turn of the loop go to gRPC
   // together. That costs its threads less.

@@ -44,7 +44,7 @@ class Service::Calls {
   ~Calls();
 
   void adopt(int fd, Connections::Way way) { intake_.take(fd, way); }
-  void let_in(const std::string& peer) { intake_.let_in(peer); }
+  void admitted(const std::string& peer) { intake_.admitted(peer); }
   void let_go();
   void set_serving(bool is_serving);
   void tidy() { connections_.forget_closed(); }
@@ -278,7 +278,7 @@ void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string
                             bool is_proven, bool may_grant) {
   const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
   if (!elsewhere.empty()) return call->refuse({grpc::StatusCode::UNAVAILABLE, elsewhere});
-  intake_.let_in(call->peer());
+  intake_.admitted(call->peer());
   // A call says later who it is. Each may be a node that comes back: its call of before still
   // counts.
   if (nodes_.size() >= 2 * options_.max_calls + 1) return deliver(call.get(), too_many());
@@ -422,7 +422,7 @@ void Service::adopt(int fd) { calls_->adopt(fd, Connections::Way::kClear); }
 void Service::adopt_tls(int fd) { calls_->adopt(fd, Connections::Way::kTls); }
 void Service::let_go() { calls_->let_go(); }
 void Service::set_serving(bool is_serving) { calls_->set_serving(is_serving); }
-void Service::let_in(const std::string& peer) { calls_->let_in(peer); }
+void Service::admitted(const std::string& peer) { calls_->admitted(peer); }
 void Service::tidy() { calls_->tidy(); }
 
 }  // namespace ddprun::rendezvous

@@ -98,7 +98,7 @@ class Service {
   void adopt_tls(int fd);
   // Who called over the connection `peer` (gRPC's name for it) has proved that it knows the token.
   // For the services that ServiceOptions::more adds.
-  void let_in(const std::string& peer);
+  void admitted(const std::string& peer);
   // Frees what it keeps of connections that have ended. For a quiet moment after many have.
   void tidy();
 

@@ -27,8 +27,9 @@ Result<Challenge> NodeAuthenticator::called(CallId call, std::string job, std::s
 }
 
 // A proof for another channel, one that ends at somebody in between, is none.
-Result<NodeAuthenticator::LetIn> NodeAuthenticator::answered(CallId call, const Proof& proof,
-                                                             bool is_clear, std::string question) {
+Result<NodeAuthenticator::AdmittedCall> NodeAuthenticator::answered(CallId call, const Proof& proof,
+                                                                    bool is_clear,
+                                                                    std::string question) {
   DDPRUN_ASSERT(awaits(call));
   const auto found = waiting_.find(call);
   Waiting& one = found->second;
@@ -41,7 +42,7 @@ Result<NodeAuthenticator::LetIn> NodeAuthenticator::answered(CallId call, const 
     one.is_refused = true;
     return Error(ErrorCode::kRejected, "the job's token is missing or wrong");
   }
-  LetIn in{.job = one.terms.job, .answer = {}, .is_proven = is_proven};
+  AdmittedCall in{.job = one.terms.job, .answer = {}, .is_proven = is_proven};
   if (is_proven) in.answer.bytes = prove(Prover::kHost, one.token.key, one.terms);
   erase(found);
   return in;

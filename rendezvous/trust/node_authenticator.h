@@ -47,7 +47,7 @@ class NodeAuthenticator {
     HasChannel has_channel{has_host_channel};
   };
   // A call that was let in.
-  struct LetIn {
+  struct AdmittedCall {
     std::string job;
     Admitted answer;         // to be sent before all else
     bool is_proven = false;  // it knows the token
@@ -61,7 +61,8 @@ class NodeAuthenticator {
   Result<Challenge> called(CallId call, std::string job, std::string node_nonce,
                            std::string host_nonce, Time now);
   // The call's answer, which came in clear or by TLS, and an operator's question. Error: kRejected.
-  Result<LetIn> answered(CallId call, const Proof& proof, bool is_clear, std::string question = {});
+  Result<AdmittedCall> answered(CallId call, const Proof& proof, bool is_clear,
+                                std::string question = {});
   void forget(CallId call);
 
   // Whether its answer is still to come.

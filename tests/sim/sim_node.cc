@@ -63,7 +63,7 @@ class SimNode::Voice final : public rendezvous::Session {
 
  private:
   void say(std::function<void(SimHost&, SessionId)> words) {
-    node_.is_let_in() ? node_.say(std::move(words)) : node_.unsent_.push_back(std::move(words));
+    node_.is_admitted() ? node_.say(std::move(words)) : node_.unsent_.push_back(std::move(words));
   }
 
   SimNode& node_;
@@ -151,7 +151,7 @@ void SimNode::connect(SimHost& host) {
   // It may have ended before it heard of us, or stand still.
   world_.time.after(milliseconds(1000 + 3 * plan_.most_delay_ms), [this, over] {
     when_awake([this, over] {
-      if (connection_ == over && !over->is_let_in) lose(false);
+      if (connection_ == over && !over->is_admitted) lose(false);
     });
   });
 }
@@ -171,7 +171,7 @@ void SimNode::drop_connection() {
 
 // The first lease says that the node was let in. Only then it says what it wants.
 void SimNode::renewed(milliseconds heartbeat, const rendezvous::Lease& lease) {
-  const bool is_first = !is_let_in();
+  const bool is_first = !is_admitted();
   const bool comes_back =
       is_first && failover_.workers() == rendezvous::Failover::Workers::kOnLease;
   if (is_first) {
@@ -180,7 +180,7 @@ void SimNode::renewed(milliseconds heartbeat, const rendezvous::Lease& lease) {
     if (comes_back) lease_.carry(carried);
   }
   const SharedConnection over = connection_;
-  over->is_let_in = true;
+  over->is_admitted = true;
   lease_.renewed(is_first ? stamp() : heartbeat, lease);
   if (watched_) schedule_heartbeat();
   if (watched_ && is_first) say([](SimHost& to, SessionId session) { to.watch(session); });
@@ -206,12 +206,13 @@ void SimNode::heard(const rendezvous::HostMessage& message) {
 // The connection is gone, or nobody let us in. As RemoteSession tells it.
 void SimNode::lose(bool is_fenced) {
   act(failover_.message(
-      rendezvous::SessionLost{.error = {ErrorCode::kUnavailable, "no host"},
-                              .is_fenced = is_fenced,
-                              .was_reached = is_let_in(),
-                              .lease_ends = Time(is_let_in() ? lease_.ends() : milliseconds(0)),
-                              .stood_still = watched_ && is_let_in() && lease_.stood_still(stamp()),
-                              .may_return = is_let_in()},
+      rendezvous::SessionLost{
+          .error = {ErrorCode::kUnavailable, "no host"},
+          .is_fenced = is_fenced,
+          .was_reached = is_admitted(),
+          .lease_ends = Time(is_admitted() ? lease_.ends() : milliseconds(0)),
+          .stood_still = watched_ && is_admitted() && lease_.stood_still(stamp()),
+          .may_return = is_admitted()},
       local_now()));
 }
 
@@ -283,7 +284,7 @@ void SimNode::look_again_for_host() {
 }
 
 void SimNode::watch_network() {
-  if (std::exchange(watched_, true) || !is_let_in()) return;
+  if (std::exchange(watched_, true) || !is_admitted()) return;
   // Until now heartbeats went to and fro: the last one at some time within the pause between two.
   const auto pause = static_cast<int>(lease_.lease().heartbeat_every.count());
   lease_.renewed(stamp() - world_.time.up_to(pause), lease_.lease());
@@ -300,9 +301,9 @@ void SimNode::schedule_heartbeat() {
 }
 
 void SimNode::heartbeat() {
-  if (over_ || !is_let_in()) return;
+  if (over_ || !is_admitted()) return;
   when_awake([this, turn = heartbeat_turn_] {
-    if (!is_let_in() || turn != heartbeat_turn_) return;
+    if (!is_admitted() || turn != heartbeat_turn_) return;
     lease_.heartbeat_sent(stamp());
     say([stamp = stamp()](SimHost& host, SessionId session) { host.heartbeat(session, stamp); });
     schedule_heartbeat();
@@ -312,7 +313,7 @@ void SimNode::heartbeat() {
 void SimNode::watch_lease(int turn) {
   if (over_ || turn != lease_turn_) return;
   when_awake([this, turn] {
-    if (turn != lease_turn_ || !is_let_in()) return;
+    if (turn != lease_turn_ || !is_admitted()) return;
     if (lease_.is_over(stamp())) return lose(true);
     schedule_heartbeat();
     world_.time.after(lease_.look_at() - stamp(), [this, turn] { watch_lease(turn); });
@@ -464,7 +465,7 @@ void SimNode::cut(bool up, bool down, milliseconds length) {
 }
 
 void SimNode::reset(bool host_notices) {
-  if (over_ || !is_let_in()) return;
+  if (over_ || !is_admitted()) return;
   watch_network();
   const SharedConnection over = connection_;
   over->up.close();

@@ -90,13 +90,13 @@ class SimNode {
     SessionId session;
     OneWay up;
     OneWay down;
-    bool is_let_in = false;
+    bool is_admitted = false;
   };
   using SharedConnection = std::shared_ptr<Connection>;
 
   Time local_now() const { return clock_.local(world_.time.now()); }
   milliseconds stamp() const;
-  bool is_let_in() const { return connection_ && connection_->is_let_in; }
+  bool is_admitted() const { return connection_ && connection_->is_admitted; }
 
   // Performs what the failover decides. `words`: for PassOn.
   using Words = std::function<void(rendezvous::Session&)>;

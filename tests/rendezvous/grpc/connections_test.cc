@@ -78,7 +78,7 @@ TEST_F(ConnectionsTest, KnowThoseWithTlsByTheirPeer) {
   add(connections, fd, kTls);
   EXPECT_EQ(connections.observed(name(0)).address, "127.0.0.1");
   EXPECT_EQ(connections.observed(peer(fd)).address, "");
-  connections.let_in(name(0));
+  connections.admitted(name(0));
   for (int i = 0; i < 2; ++i) add(connections, connect(), kTls);
   EXPECT_FALSE(is_cut(0));
   EXPECT_TRUE(is_cut(1));
@@ -121,7 +121,7 @@ TEST_F(ConnectionsTest, NodesDoNotCountAndAreNeverCut) {
   Connections connections(2);
   const int node = connect();
   add(connections, node, kClear);
-  connections.let_in(peer(node));
+  connections.admitted(peer(node));
   for (int i = 0; i < 3; ++i) add(connections, connect(), kClear);
   EXPECT_FALSE(is_cut(0));
   EXPECT_TRUE(is_cut(1));

@@ -40,7 +40,7 @@ struct IntakeTest : testing::Test {
     for (const int fd : now)
       if (std::ranges::find(proven, fd) == proven.end()) {
         proven.push_back(fd);
-        intake.let_in("fd:" + std::to_string(fd));
+        intake.admitted("fd:" + std::to_string(fd));
       }
   }
   // Returns the bytes that the host has sent to this node.

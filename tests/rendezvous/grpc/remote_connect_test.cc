@@ -68,7 +68,7 @@ TEST_F(RemoteTest, SaysWhenItWasLetIn) {
   HostSide host(loop, 2);
   bool is_in = false;
   RemoteOptions options = to(host.port());
-  options.let_in = [&](const std::string&, std::uint16_t) { is_in = true; };
+  options.on_admitted = [&](const std::string&, std::uint16_t) { is_in = true; };
   TestNode node;
   open_session(node, options);
   EXPECT_TRUE(run_until(loop, [&] { return is_in; }));

@@ -69,7 +69,7 @@ TEST_F(ReturnTest, WorkersDoNotOutliveTheirLeaseBecauseOfAConnectionThatBreaksAg
   RemoteOptions options = to(second.port());
   bool is_in = false;
   options.workers_until = steady_clock::now() + kMoment;
-  options.let_in = [&](const std::string&, std::uint16_t) {
+  options.on_admitted = [&](const std::string&, std::uint16_t) {
     is_in = true;
     second.freeze();
   };
@@ -85,7 +85,7 @@ TEST_F(ReturnTest, ALeaseGoesOnWhenTheHostHasReadThatTheNodeIsBack) {
   RemoteOptions options = to(side->port());
   options.workers_until = steady_clock::now() + 10 * kMoment;
   TestNode again;
-  options.let_in = [&](const std::string&, std::uint16_t) {
+  options.on_admitted = [&](const std::string&, std::uint16_t) {
     NodeSpec spec = make_node("b", 1);
     again.session->resume({.spec = spec,
                            .round = 1,
@@ -156,7 +156,7 @@ TEST_F(ReturnTest, WhatAnOlderConnectionBringsLateIsNotBelieved) {
   for (TestNode* const node : {&older, &newer}) {
     bool is_in = false;
     RemoteOptions options = to(side->port());
-    options.let_in = [&](const std::string&, std::uint16_t) { is_in = true; };
+    options.on_admitted = [&](const std::string&, std::uint16_t) { is_in = true; };
     open_session(*node, options);
     ASSERT_TRUE(run_until(loop, [&] { return is_in; }));
   }

@@ -30,7 +30,8 @@ struct NodeAuthenticatorTest : testing::Test {
   static Proof proof(const std::string& token, const std::string& job = "a") {
     return {prove(Prover::kCaller, token, terms(job))};
   }
-  Result<NodeAuthenticator::LetIn> answer(int number, const Proof& proof, bool is_clear = true) {
+  Result<NodeAuthenticator::AdmittedCall> answer(int number, const Proof& proof,
+                                                 bool is_clear = true) {
     return authenticator.answered(id(number), proof, is_clear);
   }
 
@@ -96,19 +97,19 @@ TEST_F(NodeAuthenticatorTest, AProofIsForTheChannelThatItCameBy) {
   };
   const std::string here(32, 'c');
   const std::string elsewhere(32, 'd');
-  const auto is_let_in = [&](const Proof& proof, bool is_clear) {
+  const auto is_admitted = [&](const Proof& proof, bool is_clear) {
     EXPECT_TRUE(call(0).has_value());
     const bool in = answer(0, proof, is_clear).has_value();
     authenticator.forget(id(0));
     return in;
   };
   channel_here = here;
-  EXPECT_TRUE(is_let_in(over(here), false));
-  EXPECT_FALSE(is_let_in(over(elsewhere), false));
-  EXPECT_FALSE(is_let_in(over(""), false));
-  EXPECT_FALSE(is_let_in(over(here), true)) << "somebody in between takes TLS off";
-  EXPECT_TRUE(is_let_in(over(""), true));
-  EXPECT_FALSE(is_let_in({over(elsewhere).bytes, {here}}, false));
+  EXPECT_TRUE(is_admitted(over(here), false));
+  EXPECT_FALSE(is_admitted(over(elsewhere), false));
+  EXPECT_FALSE(is_admitted(over(""), false));
+  EXPECT_FALSE(is_admitted(over(here), true)) << "somebody in between takes TLS off";
+  EXPECT_TRUE(is_admitted(over(""), true));
+  EXPECT_FALSE(is_admitted({over(elsewhere).bytes, {here}}, false));
 }
 
 // Without a token, or with one that nobody asked for, a caller that proves nothing is proved
