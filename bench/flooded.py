@@ -46,17 +46,17 @@ else:
         time.sleep(0.01)
     peer = socket.socket(socket.AF_UNIX)
     peer.connect(folder + "/steps")
-goes_on = True
-while goes_on:
+running = True
+while running:
     hashlib.sha256(data).digest()
     time.sleep(0.004)
     if leads:
-        goes_on = not shared[1]
-        peer.sendall(b"s" if goes_on else b"e")
+        running = not shared[1]
+        peer.sendall(b"s" if running else b"e")
         assert peer.recv(1)
         shared[0] += 1
     else:
-        goes_on = peer.recv(1) == b"s"
+        running = peer.recv(1) == b"s"
         peer.sendall(b"s")
 """
 

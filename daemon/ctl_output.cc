@@ -87,7 +87,7 @@ std::string_view name_of(ControlOutcome outcome) {
     case ControlOutcome::kHasNoToken:
       return "wrong_token";
     case ControlOutcome::kUnreachable:
-    case ControlOutcome::kGoesOn:
+    case ControlOutcome::kStillRunning:
       return "unreachable";
   }
   return "refused";
@@ -228,7 +228,7 @@ CtlExit exit_code(const ControlAnswer& answer) {
     case ControlOutcome::kHasNoToken:
       return kCtlWrongToken;
     case ControlOutcome::kUnreachable:
-    case ControlOutcome::kGoesOn:
+    case ControlOutcome::kStillRunning:
       return kCtlUnreachable;
   }
   return kCtlFailed;

@@ -256,21 +256,21 @@ std::optional<Daemon::HostOrLastWord> Daemon::ended_job(const std::string& rdzv_
 
 void Daemon::make_job(JobNumber number, const std::string& rdzv_id, const NodeSpec& spec) {
   const auto inherited = inherited_.extract(rdzv_id);
-  const bool goes_on =
+  const bool is_inherited =
       !inherited.empty() && inherited.mapped().state == rendezvous::RecordedJob::State::kRuns;
   NodeSpec first = spec;
   // Nodes of before are bound to what they were started with, and a newcomer may be here first.
-  if (goes_on && inherited.mapped().max_nodes > 0) {
+  if (is_inherited && inherited.mapped().max_nodes > 0) {
     first.min_nodes = inherited.mapped().min_nodes;
     first.max_nodes = inherited.mapped().max_nodes;
     first.settings.node_unit = inherited.mapped().node_unit;
   }
-  rendezvous::RecordedJob recorded = goes_on ? inherited.mapped() : rendezvous::RecordedJob{};
+  rendezvous::RecordedJob recorded = is_inherited ? inherited.mapped() : rendezvous::RecordedJob{};
   recorded.min_nodes = first.min_nodes;
   recorded.max_nodes = first.max_nodes;
   recorded.node_unit = first.settings.node_unit;
   auto host = std::make_unique<Host>(loop_, policy_of(first), recorded.record);
-  Job job{.host = std::move(host), .recorded = std::move(recorded), .is_recorded = goes_on};
+  Job job{.host = std::move(host), .recorded = std::move(recorded), .is_recorded = is_inherited};
   job.control = std::make_unique<JobControl>(*job.host, rdzv_id);
   watch(number, job);
   jobs_.emplace(number, std::move(job));

@@ -92,7 +92,7 @@ rendezvous::ControlAnswer ask_one(const CtlOptions& options, const CtlEndpoint& 
   if (options.command == CtlCommand::kWait) target.answer_limit = kWaitTurn;
   for (;;) {
     auto answer = ask_once(target, options.question);
-    if (answer.outcome != rendezvous::ControlOutcome::kGoesOn) return answer;
+    if (answer.outcome != rendezvous::ControlOutcome::kStillRunning) return answer;
   }
 }
 

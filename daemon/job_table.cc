@@ -63,9 +63,9 @@ Result<JobTable::Admission> JobTable::admit(const std::string& id, const rendezv
     entry.alone_since.reset();
     return Admission{*known, false};
   }
-  const bool goes_on = awaited_.erase(id) > 0;
-  if (auto error = goes_on ? std::nullopt : too_much(memory_bytes)) return *std::move(error);
-  jobs_.emplace(++last_, Entry{.id = id, .is_inherited = goes_on});
+  const bool was_awaited = awaited_.erase(id) > 0;
+  if (auto error = was_awaited ? std::nullopt : too_much(memory_bytes)) return *std::move(error);
+  jobs_.emplace(++last_, Entry{.id = id, .is_inherited = was_awaited});
   by_id_[id] = last_;
   return Admission{last_, true};
 }

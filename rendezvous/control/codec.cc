@@ -115,7 +115,7 @@ v2::Answer encode(const ControlAnswer& answer) {
   message.set_outcome(static_cast<int>(answer.outcome));
   message.set_text(answer.text);
   for (const JobStatus& job : answer.jobs) fill(*message.add_jobs(), job);
-  message.set_goes_on(answer.goes_on);
+  message.set_has_more(answer.has_more);
   return message;
 }
 
@@ -171,7 +171,7 @@ Result<ControlAnswer> decode(const v2::Answer& message) {
   ControlAnswer answer{.outcome = decode_enum(message.outcome(), ControlOutcome::kHasNoToken,
                                               ControlOutcome::kRefused),
                        .text = message.text(),
-                       .goes_on = message.goes_on()};
+                       .has_more = message.has_more()};
   for (const v2::Job& job : message.jobs()) answer.jobs.push_back(decode_job(job));
   return answer;
 }

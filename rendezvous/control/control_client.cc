@@ -35,7 +35,8 @@ ControlAnswer failed(const grpc::Status& status, bool awaits_end) {
   // Only a host with TLS says so, to a peer in clear (clear_refusal.h).
   if (code == grpc::StatusCode::FAILED_PRECONDITION)
     return {ControlOutcome::kTls, status.error_message()};
-  if (code == grpc::StatusCode::DEADLINE_EXCEEDED && awaits_end) return {ControlOutcome::kGoesOn};
+  if (code == grpc::StatusCode::DEADLINE_EXCEEDED && awaits_end)
+    return {ControlOutcome::kStillRunning};
   if (code == grpc::StatusCode::DEADLINE_EXCEEDED)
     return {ControlOutcome::kUnreachable, "no answer in time"};
   if (code == grpc::StatusCode::UNIMPLEMENTED)
@@ -145,7 +146,7 @@ ControlAnswer ask(const ControlTarget& target, const ControlQuestion& question) 
     if (answer.outcome != ControlOutcome::kDone) return answer;
     std::ranges::move(answer.jobs, std::back_inserter(before));
     // A peer that goes on without a further job would keep us for ever.
-    if (!answer.goes_on || answer.jobs.empty()) {
+    if (!answer.has_more || answer.jobs.empty()) {
       answer.jobs = std::move(before);
       return answer;
     }

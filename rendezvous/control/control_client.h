@@ -27,9 +27,9 @@ struct ControlTarget {
   std::chrono::milliseconds answer_limit{10'000};
 };
 
-// With AwaitEnd the answer is kGoesOn where the job runs on at the end of `answer_limit`. A server
-// that cannot be reached, or says nothing, is kUnreachable. One that wants TLS, has none, or takes
-// no certificate of ours is kTls.
+// With AwaitEnd the answer is kStillRunning where the job runs on at the end of `answer_limit`. A
+// server that cannot be reached, or says nothing, is kUnreachable. One that wants TLS, has none, or
+// takes no certificate of ours is kTls.
 ControlAnswer ask(const ControlTarget& target, const ControlQuestion& question);
 
 }  // namespace ddprun::rendezvous

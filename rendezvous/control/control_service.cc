@@ -267,8 +267,8 @@ ControlAnswer ControlService::Calls::page_after(const std::string& rdzv_id) cons
   auto one = rdzv_id.empty() ? jobs.begin()
                              : std::ranges::upper_bound(jobs, rdzv_id, {}, &JobControl::rdzv_id);
   for (; one != jobs.end(); ++one) {
-    page.goes_on = bytes >= options_.page_bytes;
-    if (page.goes_on) break;
+    page.has_more = bytes >= options_.page_bytes;
+    if (page.has_more) break;
     page.jobs.push_back((*one)->status());
     bytes += encoded_bytes(page.jobs.back());
   }

@@ -34,22 +34,22 @@ struct ControlQuestion {
 
 // It travels as a number: new ones come last.
 enum class ControlOutcome {
-  kDone,         // for AwaitEnd: the job succeeded
-  kJobFailed,    // AwaitEnd only
-  kRefused,      // it was understood, and cannot be done
-  kUnknown,      // there is no such job or node
-  kWrongToken,   // the token is missing or wrong
-  kUnreachable,  // nobody answered at the endpoint, or the connection broke
-  kGoesOn,       // AwaitEnd only: the job still runs, ask again
-  kHasNoToken,   // the job has none, so nobody may ask over the network
-  kTls,          // somebody answered, and TLS or a certificate is what is wrong
+  kDone,          // for AwaitEnd: the job succeeded
+  kJobFailed,     // AwaitEnd only
+  kRefused,       // it was understood, and cannot be done
+  kUnknown,       // there is no such job or node
+  kWrongToken,    // the token is missing or wrong
+  kUnreachable,   // nobody answered at the endpoint, or the connection broke
+  kStillRunning,  // AwaitEnd only: the job still runs, ask again
+  kHasNoToken,    // the job has none, so nobody may ask over the network
+  kTls,           // somebody answered, and TLS or a certificate is what is wrong
 };
 
 struct ControlAnswer {
   ControlOutcome outcome = ControlOutcome::kDone;
   std::string text{};  // one line for people
   std::vector<JobStatus> jobs{};
-  bool goes_on = false;  // more jobs come after the last one
+  bool has_more = false;  // more jobs come after the last one
 };
 
 }  // namespace ddprun::rendezvous

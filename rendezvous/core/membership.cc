@@ -322,7 +322,7 @@ void Membership::publish(Time now, Outcome& outcome) {
 }
 
 void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
-  const bool may_restart = !recovery_.only_goes_on() && budget_.take(now);
+  const bool may_restart = !recovery_.only_resumes() && budget_.take(now);
   if (!may_restart) return end_job({.succeeded = false, .cause = cause}, outcome);
   stop_round({.round = round_number_, .cause = cause}, outcome);
 }
@@ -330,7 +330,7 @@ void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
 // Tells the nodes of the round to stop their workers and to come back. Its caller decides whether
 // that is a restart.
 void Membership::stop_round(const RoundBroken& message, Outcome& outcome) {
-  if (recovery_.only_goes_on())
+  if (recovery_.only_resumes())
     return end_job({.succeeded = false, .cause = message.cause}, outcome);
   outcome.broken = message;
   phase_ = Phase::kGathering;

@@ -59,7 +59,7 @@ class Recovery {
   bool is_open() const { return is_open_; }
   const JobRecord& record() const { return record_; }
   // No other round may follow, as long as this one is not whole.
-  bool only_goes_on() const { return is_open_ && record_.is_remembered; }
+  bool only_resumes() const { return is_open_ && record_.is_remembered; }
   // The first event: the limits count from now. True once.
   bool begin(const RecoveryLimits& limits, Time now);
   // The first round of this leader starts.

@@ -181,11 +181,11 @@ asio::awaitable<void> Server::State::serve(std::shared_ptr<State> self,
                                            SharedConnection connection) {
   // Not `while (co_await …)`: GCC 12 destroys the arguments of a call in a loop's condition too
   // soon.
-  for (bool goes_on = true; goes_on;) {
-    goes_on = co_await serve_one(self, connection);
-    if (!goes_on) break;
+  for (bool stays_open = true; stays_open;) {
+    stays_open = co_await serve_one(self, connection);
+    if (!stays_open) break;
     connection->waited_for_since = std::chrono::steady_clock::now();
-    goes_on = co_await hears_more(connection, self->limits.idle);
+    stays_open = co_await hears_more(connection, self->limits.idle);
   }
   connection->stream.close();
   self->connections.remove(connection);

@@ -189,7 +189,8 @@ TEST_F(ControlTest, AWaitEndsWithTheJob) {
   join(a, to_job("a"), make_node("n0"));
   ASSERT_TRUE(run_until(loop, [&] { return jobs.contains("a"); }));
   auto waits = start({"a", AwaitEnd{}}, "t-a");
-  EXPECT_EQ(ask({"a", AwaitEnd{}}, "t-a", milliseconds(300)).outcome, ControlOutcome::kGoesOn);
+  EXPECT_EQ(ask({"a", AwaitEnd{}}, "t-a", milliseconds(300)).outcome,
+            ControlOutcome::kStillRunning);
   EXPECT_FALSE(is_ready(waits));
   EXPECT_EQ(ask({"a", StopJob{"me"}}, "t-a").outcome, ControlOutcome::kDone);
   ASSERT_TRUE(run_until(loop, [&] { return is_ready(waits); }));
@@ -205,7 +206,8 @@ TEST_F(ControlTest, AWaitThatWasGivenUpIsForgotten) {
   join(a, to_job("a"), make_node("n0"));
   ASSERT_TRUE(run_until(loop, [&] { return jobs.contains("a"); }));
   for (int i = 0; i < 5; ++i)
-    EXPECT_EQ(ask({"a", AwaitEnd{}}, "t-a", milliseconds(100)).outcome, ControlOutcome::kGoesOn);
+    EXPECT_EQ(ask({"a", AwaitEnd{}}, "t-a", milliseconds(100)).outcome,
+              ControlOutcome::kStillRunning);
   // The service hears of the end of the last ones when it likes.
   ASSERT_TRUE(run_until(loop, [&] {
     jobs.at("a")->control.wait([](const JobControl::End&) {}, [] { return true; });
