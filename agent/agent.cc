@@ -63,7 +63,7 @@ class Agent {
   void children_died();
   void worker_is_dying(int local_rank, Time noticed);
   void stop_requested(int signo);
-  void told(const rendezvous::HostMessage& message);
+  void on_message(const rendezvous::HostMessage& message);
   void worker_is_stuck(pid_t pid);
   void teardown_is_overdue(int local_rank);
   void guardian_died();
@@ -97,7 +97,7 @@ class Agent {
   SharedLease lease_;
   Time first_sign_{};  // of the failure that is being told
   int exit_code_ = 1;
-  std::unique_ptr<NodeServices> services_;   // it calls told(), which needs all of the above
+  std::unique_ptr<NodeServices> services_;   // it calls on_message(), which needs all of the above
   std::unique_ptr<StatusPort> status_port_;  // last: it looks at all of the above
 };
 
@@ -172,8 +172,8 @@ asio::awaitable<void> Agent::begin(char* temporary_folder) {
   services_ = std::make_unique<NodeServices>(
       loop_, config_.rendezvous, [this](int fd) { return workers_.may_use_store(fd); },
       [this](Time until) { lease_.workers_until(until); });
-  const auto opened =
-      co_await services_->open([this](const rendezvous::HostMessage& message) { told(message); });
+  const auto opened = co_await services_->open(
+      [this](const rendezvous::HostMessage& message) { on_message(message); });
   // open() may wait long for a name look-up. A signal may have ended the job meanwhile.
   if (lifecycle_.phase() == Phase::kDone) co_return;
   if (opened) {
@@ -240,14 +240,14 @@ void Agent::stop_requested(int signo) {
   if (!is_over) perform(lifecycle_.stop_requested(signo, now()));
 }
 
-void Agent::told(const rendezvous::HostMessage& message) {
+void Agent::on_message(const rendezvous::HostMessage& message) {
   if (lifecycle_.phase() == Phase::kDone) return;
   // The lifecycle ignores a message about an older round, and starts no workers where it ends. So
   // must the report.
   const auto* broken = std::get_if<rendezvous::RoundBroken>(&message);
   if (broken != nullptr && broken->round == lifecycle_.round().number && !lifecycle_.is_ending())
     reporter_.round_broken(*broken);
-  perform(lifecycle_.told(message, now()));
+  perform(lifecycle_.on_message(message, now()));
   if (broken != nullptr && broken->is_fenced) lease_.workers_until({});
 }
 

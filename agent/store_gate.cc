@@ -63,7 +63,7 @@ bool StoreGate::admits(const store::PeerUser& peer, Time now) {
     known_.merge(users_());
     if (known_.contains(peer.user)) return true;
   }
-  if (!std::exchange(told_, true))
+  if (!std::exchange(logged_, true))
     log::warning(fmt::format(
         "store: connections of user {} of this host are refused: no process of this job runs as "
         "that user; DDPRUN_STORE_USERS=any lets all users connect",

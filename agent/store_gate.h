@@ -36,7 +36,7 @@ class StoreGate {
   store::PeerUsers peers_;
   std::set<uid_t> known_;
   Time ask_at_{};
-  bool told_ = false;
+  bool logged_ = false;
 };
 
 }  // namespace ddprun::agent

@@ -11,13 +11,13 @@ namespace ddprun {
 class WaitSchedule {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  static constexpr std::chrono::seconds kFirstTold{5};
+  static constexpr std::chrono::seconds kFirstNotice{5};
   static constexpr std::chrono::seconds kFirstPause{10};
   static constexpr std::chrono::seconds kLongestPause{300};
 
   void begin(Time now) {
     since_ = now;
-    due_ = now + kFirstTold;
+    due_ = now + kFirstNotice;
     pause_ = kFirstPause;
   }
   void end() { due_ = Time::max(); }

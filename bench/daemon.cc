@@ -61,7 +61,7 @@ class Job {
       sessions_.push_back(rendezvous::open_remote_session(
           loop,
           {.host = "127.0.0.1", .port = port, .token = {"a token of this bench"}, .rdzv_id = id_},
-          [this, node](const HostMessage& message) { heard(node, message); }));
+          [this, node](const HostMessage& message) { on_message(node, message); }));
   }
 
   void join_all() {
@@ -86,7 +86,7 @@ class Job {
                                                      .min_nodes = nodes_ + missing_,
                                                      .max_nodes = nodes_ + missing_});
   }
-  void heard(int node, const HostMessage& message) {
+  void on_message(int node, const HostMessage& message) {
     if (const auto* published = std::get_if<rendezvous::RoundPublished>(&message)) {
       round_ = published->round.number;
       if (++published_ < nodes_) return;

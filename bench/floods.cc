@@ -53,7 +53,7 @@ class LightNodes {
            .rdzv_id = "bench",
            .tls = tls,
            .heartbeat_answered = [this](auto took) { took_ms_.push_back(took.count()); }},
-          [this](const HostMessage& message) { heard(message); }));
+          [this](const HostMessage& message) { on_message(message); }));
       sessions_.back()->join({.node_id = fmt::format("light-{}", i),
                               .hostname = fmt::format("light-{}", i),
                               .node_rank = all - count + i,
@@ -67,7 +67,7 @@ class LightNodes {
   void run() { loop_.run(); }
 
  private:
-  void heard(const HostMessage& message) {
+  void on_message(const HostMessage& message) {
     const auto* const published = std::get_if<rendezvous::RoundPublished>(&message);
     const auto* const ended = std::get_if<rendezvous::JobEnded>(&message);
     const auto* const lost = std::get_if<rendezvous::SessionLost>(&message);

@@ -141,7 +141,7 @@ class Nodes {
            .port = at_.port,
            .token = {"a token of this bench"},
            .tls = at_.tls},
-          [this](const rendezvous::HostMessage& message) { heard(message); }));
+          [this](const rendezvous::HostMessage& message) { on_message(message); }));
     }
   }
   // Those from the `from`-th of this process to the `to`-th.
@@ -175,7 +175,7 @@ class Nodes {
   void idle() { run_until_input_ends(loop_); }
 
  private:
-  void heard(const rendezvous::HostMessage& message) {
+  void on_message(const rendezvous::HostMessage& message) {
     if (const auto* published = std::get_if<rendezvous::RoundPublished>(&message)) {
       ++published_;
       round_ = published->round.number;
@@ -190,9 +190,9 @@ class Nodes {
   }
   void hear_others() {
     progress_.async_read_some(
-        asio::buffer(heard_), [this](const boost::system::error_code& error, std::size_t count) {
+        asio::buffer(received_), [this](const boost::system::error_code& error, std::size_t count) {
           if (error) std::_Exit(1);  // they have all ended
-          for (const Progress progress : std::span(heard_).first(count))
+          for (const Progress progress : std::span(received_).first(count))
             ++(progress == Progress::kPublished ? others_published_ : others_joined_);
           hear_others();
         });
@@ -211,7 +211,7 @@ class Nodes {
   const At at_;
   const int others_;
   asio::posix::stream_descriptor progress_;
-  std::array<Progress, 64> heard_{};
+  std::array<Progress, 64> received_{};
   int published_ = 0;
   int broken_ = 0;
   int others_published_ = 0;  // processes

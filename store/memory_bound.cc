@@ -30,7 +30,7 @@ void MemoryBound::looked(Limits& limits, const Held& held, std::optional<std::ui
 std::optional<std::string> MemoryBound::refused(const Error& error, std::size_t stored) {
   if (!left_ || error.code() != ErrorCode::kLimit) return std::nullopt;
   look_at_ = kFreeBytes;  // there may be more the next time
-  if (std::exchange(told_, true)) return std::nullopt;
+  if (std::exchange(logged_, true)) return std::nullopt;
   return fmt::format(
       "store: a request was refused, and its connection closed: the store holds {} MiB, and {} MiB "
       "of memory are left on this host or in its cgroup, of which {} MiB are kept for the launcher",

@@ -43,7 +43,7 @@ class MemoryBound {
   const Limits given_;
   std::size_t look_at_ = kFreeBytes;
   std::optional<std::uint64_t> left_;  // where it lowered the limits
-  bool told_ = false;
+  bool logged_ = false;
 };
 
 }  // namespace ddprun::store

@@ -104,7 +104,7 @@ class Server::Core {
   const int first_reserved_ = first_reserved_descriptor();
   std::deque<Greeting> greetings_;  // oldest first; each stays until its time, also after VALIDATE
   asio::steady_timer greeting_timer_;
-  bool full_told_ = false;  // a refusal was logged; one line an attempt is enough
+  bool full_logged_ = false;  // a refusal was logged; one line an attempt is enough
   bool closed_ = false;
 };
 
@@ -136,8 +136,8 @@ bool Server::Core::has_room_for(tcp::socket& socket) const {
 }
 
 void Server::Core::tell_full() {
-  if (full_told_) return;
-  full_told_ = true;
+  if (full_logged_) return;
+  full_logged_ = true;
   const bool by_limit = connections_.size() >= limits_.connections;
   log::warning(fmt::format("store: connections are refused: {} are open, {}", connections_.size(),
                            by_limit ? "the limit"
@@ -182,7 +182,7 @@ void Server::Core::end_late_greetings(Time now) {
 
 void Server::Core::reset() {
   drop_all();
-  full_told_ = false;
+  full_logged_ = false;
   for (const auto& listener : listeners_) listener->drop_queue();
   // The table comes last: each drop() still speaks to it.
   table_.emplace(limits_);

@@ -50,7 +50,7 @@ Actions Lifecycle::start() {
   return {JoinRound{}};
 }
 
-Actions Lifecycle::told(const rendezvous::HostMessage& message, Time now) {
+Actions Lifecycle::on_message(const rendezvous::HostMessage& message, Time now) {
   struct Tell {
     Lifecycle& self;
     Time now;
@@ -79,7 +79,7 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& message, Ti
   ended_.clear();
   workers_started_ = true;
   killed_ = false;
-  foretold_ = -1;
+  handled_rank_ = -1;
   is_pointless_ = false;
   after_drain_ = AfterDrain::kUndecided;
   phase_ = Phase::kRunning;
@@ -177,7 +177,7 @@ Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time n
   for (const WorkerExit& exit : at_once) {
     DDPRUN_ASSERT(live_ > 0);
     --live_;
-    const bool was_first = exit.local_rank == foretold_;
+    const bool was_first = exit.local_rank == handled_rank_;
     ended_.push_back({exit, started_, now, draining && !was_first && stopped_by_us(exit)});
     if (exit.failed() && first_failure == nullptr) first_failure = &exit;
   }
@@ -191,7 +191,7 @@ Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time n
 
 Actions Lifecycle::worker_is_ending(const WorkerExit& exit, Time now) {
   if (phase_ != Phase::kRunning || !exit.failed()) return {};
-  foretold_ = exit.local_rank;
+  handled_rank_ = exit.local_rank;
   return worker_failed(exit, now);
 }
 

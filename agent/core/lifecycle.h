@@ -137,7 +137,7 @@ class Lifecycle {
   // Call it once, before anything else but stop_requested(), session_lost() and give_up().
   Actions start();
   // A message of the host. Calls one of the next five functions.
-  Actions told(const rendezvous::HostMessage& message, Time now);
+  Actions on_message(const rendezvous::HostMessage& message, Time now);
   Actions round_published(const rendezvous::RoundPublished& message, Time now);
   Actions round_broken(const rendezvous::RoundBroken& message, Time now);
   Actions job_ended(const rendezvous::JobEnded& message, Time now);
@@ -212,7 +212,7 @@ class Lifecycle {
   bool workers_started_ = false;  // in this round or an earlier one
   bool killed_ = false;           // SIGKILL was sent to the workers of this round
   bool is_pointless_ = false;     // a failure of this round ends the job
-  int foretold_ = -1;             // local rank of the failure that we acted on before the exit
+  int handled_rank_ = -1;         // local rank of the failure that we acted on before the exit
   AfterDrain after_drain_ = AfterDrain::kUndecided;
   Ending ending_;
   std::vector<EndedWorker> ended_;

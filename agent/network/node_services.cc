@@ -319,7 +319,7 @@ void NodeServices::open_port(tcp::acceptor acceptor, bool with_store,
 void NodeServices::open_remote_session(Session::MessageHandler handler) {
   const auto open = [this](std::optional<rendezvous::ResumingSession::Time> workers_until,
                            rendezvous::ResumingSession::OnAdmitted on_admitted,
-                           Session::MessageHandler heard) {
+                           Session::MessageHandler on_message) {
     const bool has_workers = workers_until > std::chrono::steady_clock::now();
     return rendezvous::open_remote_session(
         loop_,
@@ -335,7 +335,7 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
          .workers_until = has_workers ? workers_until : std::nullopt,
          .on_admitted = std::move(on_admitted),
          .lease_moved = workers_until_},
-        std::move(heard));
+        std::move(on_message));
   };
   session_ = plan_.resumes ? nullptr : open({}, {}, std::move(handler));
   if (session_) return;

@@ -31,14 +31,14 @@ Incidents::Incidents(asio::io_context& loop, std::function<std::vector<WorkerPro
                      std::function<void(const Incident&)> tell)
     : progress_(std::move(progress)), tell_(std::move(tell)), alarm_(loop, [this] { look(); }) {}
 
-void Incidents::told(std::optional<Incident> incident) {
+void Incidents::report(std::optional<Incident> incident) {
   alarm_.set(clock_.look_again_at());
   if (incident) tell_(*incident);
 }
 
 // An incident that is not over is over now: the workers that it waited for have failed.
 void Incidents::broke() {
-  told(clock_.cut_short(progress_()));
+  report(clock_.cut_short(progress_()));
   clock_.broke(now());
 }
 
@@ -54,8 +54,8 @@ std::vector<IncidentStage> Incidents::formed() {
   return stages;
 }
 
-void Incidents::look() { told(clock_.looked(progress_(), now())); }
+void Incidents::look() { report(clock_.looked(progress_(), now())); }
 
-void Incidents::end() { told(clock_.cut_short(progress_())); }
+void Incidents::end() { report(clock_.cut_short(progress_())); }
 
 }  // namespace ddprun::agent

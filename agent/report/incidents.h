@@ -36,7 +36,7 @@ class Incidents {
 
  private:
   void look();
-  void told(std::optional<Incident> incident);
+  void report(std::optional<Incident> incident);
 
   const std::function<std::vector<WorkerProgress>()> progress_;
   const std::function<void(const Incident&)> tell_;

@@ -73,17 +73,17 @@ std::string Notices::line(const std::string& text) {
 
 std::string Notices::incident(const std::string& text) {
   std::string told = line(text);
-  told_incident_ = !told.empty();
+  shown_incident_ = !told.empty();
   return told;
 }
 
 std::string Notices::cost(const std::string& stages) const {
-  return told_incident_ ? called_ + ": " + stages + "\n" : "";
+  return shown_incident_ ? called_ + ": " + stages + "\n" : "";
 }
 
 std::string Notices::started(const rendezvous::Round& round, const std::string& log_folder) {
-  if (!terminal_ || told_start_) return {};
-  told_start_ = true;
+  if (!terminal_ || shown_start_) return {};
+  shown_start_ = true;
   std::string text = line(fmt::format(
       "{} worker{} on {} node{}, master {}:{}", round.world_size, plural(round.world_size),
       round.node_count, plural(round.node_count), round.master_addr, round.master_port));

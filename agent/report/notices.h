@@ -70,8 +70,8 @@ class Notices {
   bool quiet_;
   bool terminal_;
   bool waiting_ = false;
-  bool told_start_ = false;
-  bool told_incident_ = false;  // the last one
+  bool shown_start_ = false;
+  bool shown_incident_ = false;  // the last one
   int lines_ = 0;
 };
 

@@ -50,7 +50,7 @@ bool RepeatedDeaths::is_pointless(const Death& death) const {
   return may_be_pointless() && continues(death);
 }
 
-std::string RepeatedDeaths::told() const {
+std::string RepeatedDeaths::clause() const {
   if (row_ < 2) return {};
   const std::string which = row_ == total_ ? fmt::format("all {} attempts", row_)
                                            : fmt::format("the last {} attempts", row_);

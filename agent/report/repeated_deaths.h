@@ -52,7 +52,7 @@ class RepeatedDeaths {
   bool may_be_pointless() const { return row_ + 1 >= kPointlessDeaths && cannot_start(last_); }
   // One clause for the end of a job that failed: "the last 4 attempts ended in the same way …".
   // Empty if there are no two in a row.
-  std::string told() const;
+  std::string clause() const;
 
  private:
   bool continues(const Death& death) const;

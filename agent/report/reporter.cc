@@ -54,7 +54,7 @@ bool Reporter::listens_on_loopback(const RendezvousPlan& plan) {
 
 void Reporter::tell_of_missing_token() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
-  if (plan.max_nodes == 1 || std::exchange(told_of_token_, true) || listens_on_loopback(plan))
+  if (plan.max_nodes == 1 || std::exchange(warned_of_token_, true) || listens_on_loopback(plan))
     return;
   const bool has_token = !plan.token.empty() && !plan.token_is_optional;
   if (has_token && plan.token.size() >= kShortToken) return;
@@ -132,8 +132,8 @@ void Reporter::node_finished() {
 // As with torchrun the job goes on until all have ended.
 void Reporter::look_for_ranks_left_alone() {
   const Lifecycle& lifecycle = sources_.lifecycle;
-  if (told_left_alone_ || lifecycle.phase() != Phase::kRunning) return;
-  told_left_alone_ = true;
+  if (noticed_left_alone_ || lifecycle.phase() != Phase::kRunning) return;
+  noticed_left_alone_ = true;
   say(notices_.left_alone(lifecycle.own_ranks(false), lifecycle.own_ranks(true), kLeftAlone));
 }
 
@@ -175,7 +175,7 @@ void Reporter::worker_ended(const WorkerExit& exit) {
   }
   // Anew with each that ends: ranks that end one after the other are as they should be.
   const bool may_leave_others = !exit.failed() && sources_.lifecycle.phase() == Phase::kRunning;
-  if (may_leave_others && !told_left_alone_) left_alone_alarm_.set(now() + kLeftAlone);
+  if (may_leave_others && !noticed_left_alone_) left_alone_alarm_.set(now() + kLeftAlone);
   tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
 }
 
@@ -225,7 +225,7 @@ void Reporter::job_ended(int exit_code) {
   tell(ending.succeeded || ending.drained ? EventState::kSucceeded : EventState::kFailed);
   // The records before the report: they are there even if nobody reads the console.
   ReportFacts facts = autopsy_.examine(sources_.lifecycle, hostname_);
-  facts.incidents = std::move(told_incidents_);
+  facts.incidents = std::move(reported_incidents_);
   autopsy_.file(facts, ending, exit_code);
   if (ending.succeeded || (ending.drained && sources_.config.quiet)) return;
   const std::string report = failure_report(facts);
@@ -245,9 +245,9 @@ void Reporter::job_ended(int exit_code) {
 void Reporter::tell_what_helps(const ReportFacts& facts) {
   const AgentConfig& config = sources_.config;
   if (first_death_) deaths_.add(death());
-  if (const std::string told = deaths_.told(); first_death_ && !told.empty()) {
+  if (const std::string clause = deaths_.clause(); first_death_ && !clause.empty()) {
     const int left = config.restarts.max_restarts - sources_.lifecycle.round().restart_count;
-    say(fmt::format("{}: {}{}\n", config.called, shown_on_console(told),
+    say(fmt::format("{}: {}{}\n", config.called, shown_on_console(clause),
                     gave_up_ && left > 0
                         ? fmt::format("; that cannot change by another try, so {} of {} restarts "
                                       "were not made",
@@ -263,7 +263,7 @@ void Reporter::tell_what_helps(const ReportFacts& facts) {
 // Workers that fail again and again would fill the console: it shows only from what the job
 // recovered. A record for programs only where the user keeps log files.
 void Reporter::tell_incident(const Incident& incident) {
-  told_incidents_.push_back(incident);
+  reported_incidents_.push_back(incident);
   incident_log_.ended(incident);
   if (!incident.recovered) log::info(incident_line(incident));
   if (incident.recovered && !sources_.config.quiet)

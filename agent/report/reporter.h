@@ -104,7 +104,7 @@ class Reporter {
   Incidents incidents_;
   IncidentLog incident_log_;
   std::string log_folder_;
-  std::vector<Incident> told_incidents_;
+  std::vector<Incident> reported_incidents_;
   RepeatedDeaths deaths_;
   std::optional<WorkerExit> first_death_;  // of the attempt
   Death its_facts_;                        // without the last line
@@ -113,10 +113,10 @@ class Reporter {
   asio::steady_timer waiting_timer_;  // runs only while the line of waiting is shown
   WaitTeller wait_;
   Alarm left_alone_alarm_;  // set when a worker ends with 0 before others
-  bool told_left_alone_ = false;
+  bool noticed_left_alone_ = false;
   const Time started_ = now();
   Time joining_since_{};
-  bool told_of_token_ = false;
+  bool warned_of_token_ = false;
 };
 
 }  // namespace ddprun::agent

@@ -156,11 +156,11 @@ int Listener::accept_one() {
 
 // Once for each listener: the shortage may last, and the log must not fill up.
 void Listener::tell_exhausted() {
-  if (!exhausted_told_)
+  if (!exhausted_logged_)
     log::warning(
         "cannot accept connections: out of file descriptors or memory; going on when there are "
         "some");
-  exhausted_told_ = true;
+  exhausted_logged_ = true;
 }
 
 void Listener::take_queue(const Taker& take) {

@@ -78,7 +78,7 @@ class Listener {
   asio::ip::tcp::acceptor acceptor_;
   asio::steady_timer pause_;
   asio::ip::tcp protocol_ = asio::ip::tcp::v4();  // IPv4 or IPv6, as bound
-  bool exhausted_told_ = false;
+  bool exhausted_logged_ = false;
 };
 
 }  // namespace ddprun

@@ -22,7 +22,7 @@ std::int64_t unix_ms() {
 JobControl::JobControl(Host& host, std::string rdzv_id)
     : host_(host), rdzv_id_(std::move(rdzv_id)) {
   host_.watch = [this](const Outcome& outcome) { happened(outcome); };
-  host_.told = [this](const Outcome& outcome) { told(outcome); };
+  host_.on_outcome = [this](const Outcome& outcome) { on_outcome(outcome); };
 }
 
 JobControl::JobControl(Host& host, const JobControl& finished)
@@ -33,7 +33,7 @@ JobControl::JobControl(Host& host, const JobControl& finished)
 
 JobControl::~JobControl() {
   host_.watch = nullptr;
-  host_.told = nullptr;
+  host_.on_outcome = nullptr;
 }
 
 JobStatus JobControl::status() const {
@@ -95,7 +95,7 @@ void JobControl::happened(const Outcome& outcome) {
   if (outcome.ended && at_end) at_end();
 }
 
-void JobControl::told(const Outcome& outcome) {
+void JobControl::on_outcome(const Outcome& outcome) {
   if (!outcome.ended) return;
   end_ = {outcome.ended->succeeded, host_.membership().end_text()};
   for (const Waiting& one : std::exchange(waiters_, {})) one.waiter(*end_);

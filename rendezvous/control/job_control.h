@@ -61,7 +61,7 @@ class JobControl {
   template <typename Verb>
   Result<std::string> obey(Verb verb, std::string done);
   void happened(const Outcome& outcome);
-  void told(const Outcome& outcome);
+  void on_outcome(const Outcome& outcome);
 
   Host& host_;
   const std::string rdzv_id_;

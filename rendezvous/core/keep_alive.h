@@ -180,7 +180,7 @@ class Silence {
     length_ = lease.length;
     wait(patience_);
   }
-  void heard() { wait(patience_); }
+  void broken() { wait(patience_); }
   // The node was heard over another connection before this one: its leases of then hold, too.
   void follows(const Silence& before) { wait(before.looks_left_); }
   // Call it every look_every(). True: the node is lost; its workers are gone.

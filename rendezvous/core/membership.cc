@@ -65,7 +65,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   if (error) {
     members_.set_state(member, MemberState::kDismissed);
     note_refusal(*error, observed, now, outcome);
-    outcome.deliveries.push_back({session, SessionLost{error->told_to(observed)}});
+    outcome.deliveries.push_back({session, SessionLost{error->error_for(observed)}});
   } else {
     members_.set_spec(member, spec, observed);
     // A node of the broken round has kept its seat. A new node gets one from settle() if one is

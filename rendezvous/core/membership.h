@@ -151,7 +151,7 @@ class Membership {
                 Outcome& outcome);
   void came_back(Member& member, const ResumeRequest& node, Time now, Outcome& outcome);
   void disbelieve(Member& member, const ResumeRequest& node, Outcome& outcome);
-  void break_as_told(const ResumeRequest& node, Time now, Outcome& outcome);
+  void break_as_reported(const ResumeRequest& node, Time now, Outcome& outcome);
   void end_if_all_succeeded(Outcome& outcome);
   // A round has its nodes: it runs, or is about to.
   bool has_round() const { return phase_ == Phase::kRunning || phase_ == Phase::kRecovering; }

@@ -97,7 +97,7 @@ std::optional<HostMessage> Membership::refusal(SessionId session, const ResumeRe
   if (phase_ == Phase::kEnded) return end_for(node.round);
   const auto error = objection(session, node.spec, given_, members_);
   if (!error) return std::nullopt;
-  return SessionLost{error->told_to(observed)};
+  return SessionLost{error->error_for(observed)};
 }
 
 // A node that this leader sees for the first time.
@@ -123,7 +123,7 @@ void Membership::returned(SessionId session, const ResumeRequest& node, const Ob
   if (node.state == NodeState::kSucceeded)
     return members_.set_state(member, MemberState::kSucceeded);
   members_.set_state(member, has_workers ? MemberState::kStopping : MemberState::kWaiting);
-  if (recovers) break_as_told(node, now, outcome);
+  if (recovers) break_as_reported(node, now, outcome);
 }
 
 // A node that this leader knows, over another connection.
@@ -137,7 +137,7 @@ void Membership::came_back(Member& member, const ResumeRequest& node, Time now, 
     return end_if_all_succeeded(outcome);
   }
   disbelieve(member, node, outcome);
-  if (is_in_place) return break_as_told(node, now, outcome);
+  if (is_in_place) return break_as_reported(node, now, outcome);
   if (was_in_round)
     break_round(lost_node(member, fmt::format("it came back with round {}", node.round)), now,
                 outcome);
@@ -165,7 +165,7 @@ HostMessage Membership::end_for(std::int64_t round) const {
 }
 
 // The leader before had broken the round, and not all of its nodes have heard of it.
-void Membership::break_as_told(const ResumeRequest& node, Time now, Outcome& outcome) {
+void Membership::break_as_reported(const ResumeRequest& node, Time now, Outcome& outcome) {
   if (!node.is_resize) return break_round(node.cause, now, outcome);
   stop_round({.round = round_number_, .cause = node.cause, .is_resize = true}, outcome);
 }

@@ -20,7 +20,7 @@ void SessionMemory::succeeded(std::int64_t round) {
   if (is_round_whole() && round == resumed_.round) resumed_.state = NodeState::kSucceeded;
 }
 
-bool SessionMemory::told(const HostMessage& message) {
+bool SessionMemory::on_message(const HostMessage& message) {
   if (const auto* published = std::get_if<RoundPublished>(&message)) {
     if (published->round.number <= resumed_.round) return false;
     is_in_round_ = true;

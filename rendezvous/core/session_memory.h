@@ -21,7 +21,7 @@ class SessionMemory {
 
   // Notes a message of the host. False: a round that this node was told of before; it changes
   // nothing.
-  bool told(const HostMessage& message);
+  bool on_message(const HostMessage& message);
 
   // A round was published to this node, and it has not asked for the next one: it may have workers.
   bool is_in_round() const { return is_in_round_; }

@@ -159,7 +159,7 @@ class EtcdClient::Calls {
   void authenticate();
   void authenticated(const Result<v3::AuthenticateResponse>& answer);
   void next_member();
-  void watch_told(const EtcdCall* call, bool is_changed);
+  void watch_fired(const EtcdCall* call, bool is_changed);
   std::string said(const grpc::Status& status, std::size_t asked) const;
 
   const EtcdOptions options_;
@@ -294,7 +294,7 @@ void EtcdClient::Calls::watch(const std::string& key, std::int64_t from_revision
   auto holder = std::make_shared<std::weak_ptr<WatchCall>>();
   auto tells = [gate = gate_, holder](bool is_changed) {
     gate->post([call = holder->lock(), is_changed](Calls& self) {
-      self.watch_told(call.get(), is_changed);
+      self.watch_fired(call.get(), is_changed);
     });
   };
   watch_ = std::make_shared<WatchCall>(
@@ -306,7 +306,7 @@ void EtcdClient::Calls::watch(const std::string& key, std::int64_t from_revision
   watch_->start(members_[current_]);
 }
 
-void EtcdClient::Calls::watch_told(const EtcdCall* call, bool is_changed) {
+void EtcdClient::Calls::watch_fired(const EtcdCall* call, bool is_changed) {
   if (call == nullptr || call != watch_.get()) return;
   const Watcher watcher = std::exchange(watcher_, {});
   stop_watching();

@@ -80,7 +80,7 @@ FailoverActions Failover::admitted(Time now) {
 }
 
 FailoverActions Failover::message(const HostMessage& message, Time now) {
-  if (!memory_.told(message)) return {};
+  if (!memory_.on_message(message)) return {};
   if (std::holds_alternative<RoundPublished>(message)) workers_ = Workers::kRunning;
   return is_same_host() ? same_host_message(message, now) : elected_message(message, now);
 }
@@ -88,7 +88,7 @@ FailoverActions Failover::message(const HostMessage& message, Time now) {
 // If the round broke before, the agent is told again: workers that still end must not have their
 // grace.
 void Failover::broken(const RoundBroken& message, FailoverActions& actions) {
-  if (memory_.is_round_whole()) memory_.told(message);
+  if (memory_.is_round_whole()) memory_.on_message(message);
   actions.emplace_back(Deliver{message});
 }
 

@@ -44,7 +44,7 @@ std::chrono::milliseconds stamp() {
 }
 
 // Returns the text of the peer's status. Anybody may be the peer, and this is for our log.
-std::string told(const grpc::Status& status) {
+std::string text_of(const grpc::Status& status) {
   std::string text = status.error_message().substr(0, kMaxTextBytes);
   std::ranges::replace_if(
       text, [](unsigned char letter) { return std::iscntrl(letter) != 0; }, '?');
@@ -103,7 +103,7 @@ class RemoteSession final : public Session {
   std::size_t port_count() const { return static_cast<std::size_t>(options_.port_count); }
   void challenged(const Challenge& challenge);
   void distrust() { end(ErrorCode::kRejected, NodeHandshake::kDistrust); }
-  void heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message);
+  void on_message(const std::shared_ptr<Call>& call, const Result<DownMessage>& message);
   void add_lease(SessionLost& lost) const;
   void renew_lease(const LeaseGrant& grant);
   void watch_lease();
@@ -246,7 +246,8 @@ void RemoteSession::connected() {
   if (options_.on_admitted) options_.on_admitted(address(), port());
 }
 
-void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message) {
+void RemoteSession::on_message(const std::shared_ptr<Call>& call,
+                               const Result<DownMessage>& message) {
   if (call != call_ || state_ == State::kOver) return;
   if (!message) return end(ErrorCode::kProtocol, message.error().message());
   if (const auto* challenge = std::get_if<Challenge>(&*message)) return challenged(*challenge);
@@ -339,15 +340,15 @@ void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Stat
                lease_.is_held() && stamp() >= lease_.ends(), status.error_message() == kClosed);
   const bool is_another_job = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
   if (unreachable || (is_another_job && options_.port_count > 1)) {
-    last_problem_ = told(status);
+    last_problem_ = text_of(status);
     return find_out_why();
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED)
     return end(ErrorCode::kProtocol, "the peer speaks another version of the protocol");
   if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) return distrust();
-  if (is_another_job) return end(ErrorCode::kRejected, "refused: " + told(status));
+  if (is_another_job) return end(ErrorCode::kRejected, "refused: " + text_of(status));
   end(ErrorCode::kProtocol, fmt::format("the call failed with gRPC status {}: {}",
-                                        static_cast<int>(status.error_code()), told(status)));
+                                        static_cast<int>(status.error_code()), text_of(status)));
 }
 
 Unreached RemoteSession::unreached() const {

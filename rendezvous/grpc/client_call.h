@@ -54,8 +54,9 @@ class ClientCall final : public grpc::ClientBidiReactor<v4::FromNode, v4::ToNode
   // ---- gRPC's threads ----
   void OnReadDone(bool ok) override {
     if (!ok) return perform(writer_.abandon());
-    gate_->post(
-        [self = self_, message = decode(in_)](Owner& session) { session.heard(self, message); });
+    gate_->post([self = self_, message = decode(in_)](Owner& session) {
+      session.on_message(self, message);
+    });
     // Not left to the loop: gRPC tells the end of a call only when nothing is left to read.
     StartRead(&in_);
   }

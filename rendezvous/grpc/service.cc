@@ -62,7 +62,7 @@ class Service::Calls {
   void cut_overdue();
   void opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id, bool is_proven,
               bool may_grant);
-  void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
+  void on_message(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
   void open_session(Node& node, Host& host);
   bool find_job(Node& node, const NodeSpec& spec, const ResumeRequest* resumed);
   void obey(Node& node, const NodeMessage& message);
@@ -141,8 +141,9 @@ class Service::Calls::Call final : public ServerStream {
   // that sends without end is stopped by flow control and does not fill our memory.
   void read(bool ok) override {
     if (!ok) return broken();
-    gate_->post(
-        [self = shared(), message = decode(in_)](Calls& calls) { calls.heard(self, message); });
+    gate_->post([self = shared(), message = decode(in_)](Calls& calls) {
+      calls.on_message(self, message);
+    });
   }
   void written(bool ok) override { perform(writer_.written(ok)); }
   // Also called if the server shuts down before the loop has heard of this call. It must end here
@@ -317,7 +318,8 @@ void Service::Calls::grant_lease(Node& node, const Heartbeat& heartbeat) {
   node.call->send(encode(LeaseGrant{heartbeat.stamp, lease, awaits, options_.resumes, returns}));
 }
 
-void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message) {
+void Service::Calls::on_message(const std::shared_ptr<Call>& call,
+                                const Result<NodeMessage>& message) {
   if (authenticator_.awaits(call.get())) return answered(call, message);
   Node* const node = nodes_.find(call.get());
   if (node == nullptr) return;
@@ -325,7 +327,7 @@ void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeM
     log::warning("rendezvous: a node's message makes no sense: " + message.error().message());
     return deliver(call.get(), SessionLost{message.error()});
   }
-  node->silence.heard();
+  node->silence.broken();
   if (std::holds_alternative<Gone>(*message)) {
     nodes_.forget(call.get());
     return call->close();  // the end of the call is the receipt that the node waits for

@@ -126,7 +126,7 @@ void Host::tell(const Outcome& outcome) {
   if (outcome.published) publish(outcome);
   for (const Delivery& delivery : outcome.deliveries)
     if (outcome.hears(delivery.to, delivery.message)) deliver(delivery.to, delivery.message);
-  if (told) told(outcome);
+  if (on_outcome) on_outcome(outcome);
 }
 
 // Records a round that begins or a job that ends: `outcome` holds one of them.

@@ -58,7 +58,7 @@ class Host {
 
   // Called with each of these when the nodes have been told of it. If the host may lose its
   // leadership, the next leader would know it. It must not call the host.
-  std::function<void(const Outcome&)> told;
+  std::function<void(const Outcome&)> on_outcome;
 
   // Called when the last session has ended. It must not destroy the host.
   std::function<void()> left_alone;

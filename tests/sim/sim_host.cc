@@ -36,9 +36,9 @@ SimHost::Session* SimHost::find(SessionId session) {
 }
 
 // Notes a message of this session. Null: the session is over.
-SimHost::Session* SimHost::heard(SessionId session) {
+SimHost::Session* SimHost::hear(SessionId session) {
   Session* const known = find(session);
-  if (known != nullptr) known->silence.heard();
+  if (known != nullptr) known->silence.broken();
   return known;
 }
 
@@ -61,7 +61,7 @@ void SimHost::opened(SessionId session, Ears ears) {
 }
 
 void SimHost::joined(SessionId session, const rendezvous::NodeSpec& spec) {
-  Session* const known = heard(session);
+  Session* const known = hear(session);
   if (known == nullptr) return;
   known->spec = spec;
   known->has_workers = false;
@@ -73,7 +73,7 @@ void SimHost::joined(SessionId session, const rendezvous::NodeSpec& spec) {
 bool SimHost::is_overtaken(SessionId session, const rendezvous::ResumeRequest& node) const {
   return std::ranges::any_of(sessions_, [&](const auto& entry) {
     const Session& other = entry.second;
-    return entry.first != session && other.spec.node_id == node.spec.node_id && !other.told_last &&
+    return entry.first != session && other.spec.node_id == node.spec.node_id && !other.got_last &&
            node.connection < other.connection;
   });
 }
@@ -81,7 +81,7 @@ bool SimHost::is_overtaken(SessionId session, const rendezvous::ResumeRequest& n
 void SimHost::move(SessionId to, const rendezvous::ResumeRequest& node) {
   const auto old = std::ranges::find_if(sessions_, [&](const auto& entry) {
     return entry.first != to && entry.second.spec.node_id == node.spec.node_id &&
-           !entry.second.told_last;
+           !entry.second.got_last;
   });
   if (old == sessions_.end()) return;
   Session& fresh = sessions_.at(to);
@@ -94,7 +94,7 @@ void SimHost::move(SessionId to, const rendezvous::ResumeRequest& node) {
 }
 
 void SimHost::resumed(SessionId session, const rendezvous::ResumeRequest& node) {
-  if (heard(session) == nullptr) return;
+  if (hear(session) == nullptr) return;
   if (is_overtaken(session, node)) {
     find(session)->ears.closed();
     return ended(session);
@@ -135,7 +135,7 @@ void SimHost::broke(SessionId session) {
 }
 
 void SimHost::failed(SessionId session, std::int64_t round, const rendezvous::Failure& failure) {
-  Session* const known = heard(session);
+  Session* const known = hear(session);
   if (known == nullptr) return;
   const SessionId member = known->member;
   perform(membership_.failed(member, round, failure, now()));
@@ -143,7 +143,7 @@ void SimHost::failed(SessionId session, std::int64_t round, const rendezvous::Fa
 }
 
 void SimHost::succeeded(SessionId session, std::int64_t round) {
-  Session* const known = heard(session);
+  Session* const known = hear(session);
   if (known == nullptr) return;
   const SessionId member = known->member;
   if (round == last_round_) done_.insert(member);
@@ -152,7 +152,7 @@ void SimHost::succeeded(SessionId session, std::int64_t round) {
 }
 
 void SimHost::left(SessionId session) {
-  Session* const known = heard(session);
+  Session* const known = hear(session);
   if (known == nullptr) return;
   known->left = true;
   perform(membership_.left(known->member, {.hostname = known->spec.hostname, .message = "left"},
@@ -160,7 +160,7 @@ void SimHost::left(SessionId session) {
 }
 
 void SimHost::heartbeat(SessionId session, milliseconds stamp) {
-  Session* const known = heard(session);
+  Session* const known = hear(session);
   if (known == nullptr) return;
   const auto lease = rendezvous::lease_for(plan_.keep_alive, static_cast<int>(sessions_.size()));
   if (ways_.may_grant && !ways_.may_grant()) return;
@@ -246,18 +246,18 @@ void SimHost::tell(const rendezvous::Outcome& outcome) {
   for (const rendezvous::Delivery& delivery : outcome.deliveries) {
     Session* const to = holder(delivery.to);
     if (to == nullptr) continue;
-    EXPECT_FALSE(to->told_last) << "a message after the last";
+    EXPECT_FALSE(to->got_last) << "a message after the last";
     if (const auto* broken = std::get_if<rendezvous::RoundBroken>(&delivery.message)) {
       // Who comes back may hear of a round of before.
       if (outcome.broken && broken->round == outcome.broken->round) check_resize(*broken);
     } else if (!std::holds_alternative<rendezvous::RoundPublished>(delivery.message)) {
-      to->told_last = true;
+      to->got_last = true;
       check_end(delivery.message);
     }
     if (!to->is_cut && outcome.hears(delivery.to, delivery.message))
       to->ears.message(delivery.message);
   }
-  if (membership_.ended() && !std::exchange(is_end_told_, true) && ways_.ended)
+  if (membership_.ended() && !std::exchange(is_end_sent_, true) && ways_.ended)
     ways_.ended(succeeded_);
   EXPECT_LE(membership_.restart_count(), plan_.budget) << "more restarts than the budget has";
   check_room();

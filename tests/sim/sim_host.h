@@ -86,7 +86,7 @@ class SimHost {
     bool has_workers = false;     // it said so when it came back
     bool is_cut = false;          // without a connection
     bool watched = false;
-    bool told_last = false;
+    bool got_last = false;
     bool left = false;
   };
 
@@ -95,7 +95,7 @@ class SimHost {
   Time now() const { return clock_.local(time_.now()); }
   bool is_overtaken(SessionId session, const rendezvous::ResumeRequest& node) const;
   void move(SessionId to, const rendezvous::ResumeRequest& node);
-  Session* heard(SessionId session);
+  Session* hear(SessionId session);
   void perform(rendezvous::Outcome outcome);
   void tell(const rendezvous::Outcome& outcome);
   bool is_recorded(const rendezvous::Outcome& outcome) const;
@@ -134,7 +134,7 @@ class SimHost {
   std::set<std::int64_t> failed_;           // rounds that a failure broke
   std::int64_t last_round_ = 0;
   bool running_ = false;  // a round began, and no node was told that it broke
-  bool is_end_told_ = false;
+  bool is_end_sent_ = false;
   bool succeeded_ = false;          // the job
   std::set<SessionId> done_;        // nodes of it whose workers all exited 0
   Time grown_at_{};                 // when a round was last broken for newcomers

@@ -28,7 +28,7 @@ void SimHost::check_failure(const rendezvous::Outcome& outcome) const {
 
 void SimHost::check_end(const HostMessage& message) {
   if (const auto* ended = std::get_if<rendezvous::JobEnded>(&message)) {
-    if (is_end_told_) return;  // to one that did not hear it
+    if (is_end_sent_) return;  // to one that did not hear it
     succeeded_ = ended->succeeded;
     if (ended->succeeded) {
       const bool knows_all = !began_with_a_round_ || !seated_.empty();
@@ -50,7 +50,7 @@ std::string SimHost::sessions_text() const {
   for (const auto& [id, session] : sessions_)
     text += "\n  session " + std::to_string(id) + " of node " + session.spec.node_id +
             (session.left ? ", left" : "") + (session.is_cut ? ", cut" : "") +
-            (session.told_last ? ", told the end" : "");
+            (session.got_last ? ", told the end" : "");
   return text;
 }
 
@@ -103,7 +103,7 @@ void SimHost::check_room() {
   const auto seats = static_cast<int>(seated_.size());
   const auto waiting = std::ranges::count_if(sessions_, [this](const auto& entry) {
     const Session& node = entry.second;
-    return !node.left && !node.told_last && !node.has_workers && !node.spec.node_id.empty() &&
+    return !node.left && !node.got_last && !node.has_workers && !node.spec.node_id.empty() &&
            std::ranges::count(seated_, node.member) == 0;
   });
   const int usable = rendezvous::usable_nodes(seats + static_cast<int>(waiting), plan_.policy);

@@ -139,7 +139,7 @@ void SimNode::connect(SimHost& host) {
   for (int i = 0; i < cut_down_; ++i) over->down.block();
   SimHost::Ears ears{.message =
                          [this, over](const rendezvous::HostMessage& message) {
-                           hear(over, [this, message] { heard(message); });
+                           hear(over, [this, message] { on_message(message); });
                          },
                      .lease =
                          [this, over](milliseconds stamp, const rendezvous::Lease& lease) {
@@ -193,10 +193,10 @@ void SimNode::renewed(milliseconds heartbeat, const rendezvous::Lease& lease) {
   if (watched_ && is_first && connection_ == over) watch_lease(++lease_turn_);
   if (connection_ != over) return;
   if (lease_.is_doubted(stamp())) return;
-  for (const rendezvous::HostMessage& said : std::exchange(held_, {})) heard(said);
+  for (const rendezvous::HostMessage& said : std::exchange(held_, {})) on_message(said);
 }
 
-void SimNode::heard(const rendezvous::HostMessage& message) {
+void SimNode::on_message(const rendezvous::HostMessage& message) {
   const bool is_last = std::holds_alternative<rendezvous::JobEnded>(message) ||
                        std::holds_alternative<rendezvous::SessionLost>(message);
   if (watched_ && lease_.is_doubted(stamp()) && !is_last) return held_.push_back(message);
@@ -264,7 +264,7 @@ void SimNode::act(const rendezvous::Replay& /*action*/) {
 }
 
 void SimNode::act(const rendezvous::Deliver& action) {
-  perform(cycle_.told(action.message, local_now()));
+  perform(cycle_.on_message(action.message, local_now()));
 }
 
 void SimNode::act(const rendezvous::LookForLeader& /*action*/) { look_for_leader(); }

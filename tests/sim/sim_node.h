@@ -111,7 +111,7 @@ class SimNode {
   void look_for_leader();
   void connect(SimHost& host);
   void drop_connection();
-  void heard(const rendezvous::HostMessage& message);
+  void on_message(const rendezvous::HostMessage& message);
   void lose(bool is_fenced);
   void renewed(milliseconds heartbeat, const rendezvous::Lease& lease);
   void say(std::function<void(SimHost&, SessionId)> words);

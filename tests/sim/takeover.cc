@@ -268,9 +268,9 @@ void Takeover::in_doubt() {
 // ---- what must hold ----
 
 void Takeover::tells(std::int64_t round) {
-  EXPECT_GT(round, last_told_) << "a round's number does not grow";
-  last_told_ = round;
-  ++told_;
+  EXPECT_GT(round, last_round_) << "a round's number does not grow";
+  last_round_ = round;
+  ++rounds_;
   ASSERT_TRUE(etcd_.record()) << "a round is told that is not recorded";
   EXPECT_GE(etcd_.record()->job.round, round) << "a round is told that is not recorded";
 }
@@ -308,14 +308,14 @@ void Takeover::check_end() const {
   EXPECT_LE(etcd_.dead_watches(), etcd_.compactions() * static_cast<int>(leaders_.size()))
       << "a key is watched and read again and again";
   if (is_calm_) {
-    EXPECT_LE(told_, 1) << "a worker was restarted without a cause\n" << state();
+    EXPECT_LE(rounds_, 1) << "a worker was restarted without a cause\n" << state();
   }
 }
 
 std::string Takeover::state() const {
   std::string text = fmt::format("{:.1f} s, round {}, nodes {}:{}, budget {}{}\n",
                                  std::chrono::duration<double>(time_.now() - began_).count(),
-                                 last_told_, plan_.policy.min_nodes, plan_.policy.max_nodes,
+                                 last_round_, plan_.policy.min_nodes, plan_.policy.max_nodes,
                                  plan_.budget, is_calm_ ? ", calm" : "");
   for (const auto& leader : leaders_)
     text += fmt::format("  leader {}:{}{}\n", leader->name(), leader->is_dead() ? " dead" : "",

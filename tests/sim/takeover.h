@@ -23,7 +23,7 @@ class Takeover {
   // Runs to the end. An error is a failure of the running test.
   void run();
 
-  std::int64_t rounds() const { return last_told_; }
+  std::int64_t rounds() const { return last_round_; }
 
  private:
   static JobPlan make_plan(VirtualTime& time, bool is_calm);
@@ -62,9 +62,9 @@ class Takeover {
   std::vector<std::unique_ptr<SimLeader>> leaders_;
   std::vector<std::unique_ptr<SimNode>> nodes_;
   SessionId last_session_ = 0;
-  std::int64_t last_told_ = 0;
+  std::int64_t last_round_ = 0;
   bool is_in_doubt_ = false;
-  int told_ = 0;  // so many rounds
+  int rounds_ = 0;  // so many rounds
 };
 
 }  // namespace ddprun::sim

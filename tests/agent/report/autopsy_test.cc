@@ -31,7 +31,7 @@ class AutopsyTest : public FolderTest {
     logs = std::move(*LogTree::make(config.log_dir, "job"));
     for (const int rank : {0, 1}) ASSERT_TRUE(files.open({.local_rank = rank}).has_value());
     lifecycle.start();
-    lifecycle.told(
+    lifecycle.on_message(
         rendezvous::RoundPublished{.round = {.number = 1, .world_size = 2, .node_count = 1},
                                    .seat = {}},
         now());

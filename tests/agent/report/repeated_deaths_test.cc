@@ -15,20 +15,20 @@ const Death kMissing{
 
 TEST(RepeatedDeaths, AreToldOnce) {
   RepeatedDeaths deaths;
-  EXPECT_EQ(deaths.told(), "");
+  EXPECT_EQ(deaths.clause(), "");
   deaths.add({.exit_code = 3, .last_line = "other"});
-  EXPECT_EQ(deaths.told(), "");
+  EXPECT_EQ(deaths.clause(), "");
   deaths.add({.exit_code = 1, .last_line = "ValueError: y"});
   deaths.add({.exit_code = 1, .last_line = "ValueError: y"});
   EXPECT_EQ(
-      deaths.told(),
+      deaths.clause(),
       "the last 2 attempts failed in the same way, before a step, with exit code 1: ValueError: y");
 }
 
 TEST(RepeatedDeaths, OfAllAttemptsSayAll) {
   RepeatedDeaths deaths;
   for (int i = 0; i < 4; ++i) deaths.add({.exit_code = -11});
-  EXPECT_EQ(deaths.told(),
+  EXPECT_EQ(deaths.clause(),
             "all 4 attempts failed in the same way, before a step, with exit code -11");
 }
 
@@ -38,7 +38,7 @@ TEST(RepeatedDeaths, ThatComeLateOrAfterAStepAreNone) {
     RepeatedDeaths deaths;
     deaths.add(late);
     deaths.add(late);
-    EXPECT_EQ(deaths.told(), "");
+    EXPECT_EQ(deaths.clause(), "");
   }
 }
 

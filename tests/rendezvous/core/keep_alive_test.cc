@@ -197,7 +197,7 @@ TEST(KeepAlive, SilenceIsCountedInLooks) {
   Silence silence;
   silence.granted(wanted, lease);
   for (int look = 0; look < patience(wanted, lease); ++look) EXPECT_FALSE(silence.looked());
-  silence.heard();
+  silence.broken();
   for (int look = 0; look < patience(wanted, lease); ++look) EXPECT_FALSE(silence.looked());
   EXPECT_TRUE(silence.looked());
   EXPECT_EQ(silence.length(), milliseconds(3900));

@@ -33,7 +33,7 @@ using Said = std::vector<std::string>;
 class SessionMemoryTest : public testing::Test {
  protected:
   void publish(std::int64_t round) {
-    memory.told(
+    memory.on_message(
         RoundPublished{.round = {.number = round, .node_count = 3}, .seat = {.node_rank = 2}});
   }
   Ear& next() {
@@ -81,14 +81,14 @@ TEST_F(SessionMemoryTest, ARoundThatIsNotNewerChangesNothing) {
   publish(4);
   memory.succeeded(4);
   for (const std::int64_t round : {3, 4})
-    EXPECT_FALSE(memory.told(RoundPublished{.round = {.number = round, .node_count = 1}}));
+    EXPECT_FALSE(memory.on_message(RoundPublished{.round = {.number = round, .node_count = 1}}));
   EXPECT_EQ(next().resumed, (ResumeRequest{.spec = make_node("a"),
                                            .connection = 1,
                                            .round = 4,
                                            .seat = 2,
                                            .node_count = 3,
                                            .state = NodeState::kSucceeded}));
-  EXPECT_TRUE(memory.told(RoundPublished{.round = {.number = 5, .node_count = 1}}));
+  EXPECT_TRUE(memory.on_message(RoundPublished{.round = {.number = 5, .node_count = 1}}));
 }
 
 TEST_F(SessionMemoryTest, SaysAFailureAgainUntilItIsAnswered) {
@@ -99,16 +99,16 @@ TEST_F(SessionMemoryTest, SaysAFailureAgainUntilItIsAnswered) {
   memory.failed(4, make_failure("new"));
   EXPECT_EQ(next().said, (Said{"resume", "failed 4 new"}));
   EXPECT_EQ(next().resumed.state, NodeState::kRunning);
-  memory.told(RoundBroken{.round = 4, .cause = make_failure("why"), .is_resize = true});
+  memory.on_message(RoundBroken{.round = 4, .cause = make_failure("why"), .is_resize = true});
   EXPECT_EQ(next().said, Said{"resume"});
 }
 
 TEST_F(SessionMemoryTest, SaysWhyTheRoundBrokeAlsoWhenItHasJoined) {
   memory.joined(make_node("a"));
   publish(4);
-  memory.told(RoundBroken{.round = 3, .cause = make_failure("old")});
+  memory.on_message(RoundBroken{.round = 3, .cause = make_failure("old")});
   EXPECT_TRUE(memory.is_round_whole());
-  memory.told(RoundBroken{.round = 4, .cause = make_failure("why"), .is_resize = true});
+  memory.on_message(RoundBroken{.round = 4, .cause = make_failure("why"), .is_resize = true});
   EXPECT_TRUE(memory.is_in_round());
   EXPECT_FALSE(memory.is_round_whole());
   EXPECT_EQ(next().resumed.state, NodeState::kStopping);

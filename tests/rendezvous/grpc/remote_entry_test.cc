@@ -69,7 +69,7 @@ struct Caller {
     stub = v4::Rendezvous::NewStub(make_channel("127.0.0.1", port, {}));
     return stub.get();
   }
-  void heard(const std::shared_ptr<Call>& /*call*/, const Result<DownMessage>& message) {
+  void on_message(const std::shared_ptr<Call>& /*call*/, const Result<DownMessage>& message) {
     ASSERT_TRUE(message && std::holds_alternative<Challenge>(*message));
     challenged_at = steady_clock::now();
     challenge = std::get<Challenge>(*message);

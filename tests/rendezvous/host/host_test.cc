@@ -164,7 +164,7 @@ TEST_F(RecordingHostTest, EndsItsSessionsWithTheReason) {
 }
 
 TEST_F(RecordingHostTest, TellsNobodyOfAnEndThatIsNotRecorded) {
-  host.told = [this](const Outcome& outcome) { is_told |= outcome.ended.has_value(); };
+  host.on_outcome = [this](const Outcome& outcome) { is_told |= outcome.ended.has_value(); };
   host.record_end = [this](bool succeeded, std::function<void()> recorded) {
     recorded_as = succeeded;
     confirm = std::move(recorded);
