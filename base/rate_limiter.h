@@ -21,24 +21,24 @@ class RateLimiter {
   // it happened unlogged since it was logged last.
   std::optional<std::size_t> happened(Time now) {
     if (said_at_ && now - *said_at_ < at_most_every_) {
-      ++unsaid_;
+      ++suppressed_;
       return std::nullopt;
     }
     said_at_ = now;
-    return std::exchange(unsaid_, 0);
+    return std::exchange(suppressed_, 0);
   }
   // The line to log, or nothing: `text`, and how many like it were not logged.
   std::optional<std::string> line(std::string text, Time now) {
-    const auto unsaid = happened(now);
-    if (!unsaid) return std::nullopt;
-    if (*unsaid > 0) text += " (" + std::to_string(*unsaid) + " more before it)";
+    const auto suppressed = happened(now);
+    if (!suppressed) return std::nullopt;
+    if (*suppressed > 0) text += " (" + std::to_string(*suppressed) + " more before it)";
     return text;
   }
 
  private:
   const std::chrono::milliseconds at_most_every_;
   std::optional<Time> said_at_;
-  std::size_t unsaid_ = 0;
+  std::size_t suppressed_ = 0;
 };
 
 }  // namespace ddprun

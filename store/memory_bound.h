@@ -32,7 +32,7 @@ class MemoryBound {
   // Whether to ask how much memory is left: it takes some 100 us. Seldom where there is much.
   bool is_due(const Held& held) const { return held.sum() >= look_at_; }
 
-  // Lowers `limits` to what `left` allows, or raises them again. Nothing is left unsaid by `left`:
+  // Lowers `limits` to what `left` allows, or raises them again. `left` may be empty:
   // without it the given limits hold.
   void looked(Limits& limits, const Held& held, std::optional<std::uint64_t> left);
 

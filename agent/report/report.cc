@@ -198,7 +198,7 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
 
 // The last lines of the worker's stderr, without the last traceback if its record has one. Python
 // prints the same text to stderr, and it would be shown twice.
-std::vector<std::string> untold_stderr(const ReportedWorker& worker) {
+std::vector<std::string> unshown_stderr(const ReportedWorker& worker) {
   std::vector<std::string> lines = worker.stderr_end;
   if (!worker.record || worker.record->trace.empty()) return lines;
   const auto head = std::find_if(lines.rbegin(), lines.rend(), [](const std::string& line) {
@@ -282,7 +282,7 @@ std::string failure_report(const ReportFacts& facts) {
   Lines end;
   add_stopped(end, facts, *index);
   end.push_back({thick, 1});
-  const std::vector<std::string> stderr_end = untold_stderr(cause);
+  const std::vector<std::string> stderr_end = unshown_stderr(cause);
   const std::size_t quoted = std::min(stderr_end.size(), kQuotedStderrLines);
   const std::size_t wanted = lines.size() + end.size() + quoted;
   // First lines that say little go. Then the quoted stderr gets what is left of the screen.

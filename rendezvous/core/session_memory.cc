@@ -42,7 +42,7 @@ bool SessionMemory::on_message(const HostMessage& message) {
   return true;
 }
 
-void SessionMemory::say_to(Session& session) {
+void SessionMemory::replay_to(Session& session) {
   if (!has_joined_) return;
   ++resumed_.connection;
   session.resume(resumed_);

@@ -31,7 +31,7 @@ class SessionMemory {
   const ResumeRequest& resumed() const { return resumed_; }
 
   // The first words of the next session. Nothing, if the node has not asked for a seat yet.
-  void say_to(Session& session);
+  void replay_to(Session& session);
 
  private:
   bool has_joined_ = false;

@@ -183,7 +183,7 @@ class Failover {
   Time look_again_at() const { return look_again_at_; }
 
   // The first words of a session that let this node in.
-  void replay_to(Session& session) { memory_.say_to(session); }
+  void replay_to(Session& session) { memory_.replay_to(session); }
 
   HostState host() const { return is_over_ ? HostState::kOver : host_; }
   Workers workers() const { return workers_; }

@@ -34,7 +34,7 @@ class Host::LocalSession final : public HostedSession {
     host_.perform(host_.membership_.joined(id_, node, observed_, now()));
   }
   void resume(const ResumeRequest& node) override {
-    for (Outcome& untold : host_.untold_) untold.withheld_from.push_back(id_);
+    for (Outcome& unsent : host_.unsent_) unsent.withheld_from.push_back(id_);
     host_.perform(host_.membership_.resumed(id_, node, observed_, now()));
   }
   void report_failure(std::int64_t round, const Failure& failure) override {
@@ -110,10 +110,10 @@ void Host::perform(Outcome outcome) {
   if (is_over_) return;
   if (watch) watch(outcome);
   alarm_.set(membership_.look_again_at());
-  const bool waits = !untold_.empty();
+  const bool waits = !unsent_.empty();
   if (!waits && !is_recorded(outcome)) return tell(outcome);
-  untold_.push_back(std::move(outcome));
-  if (!waits) record(untold_.front());
+  unsent_.push_back(std::move(outcome));
+  if (!waits) record(unsent_.front());
 }
 
 bool Host::is_recorded(const Outcome& outcome) const {
@@ -153,17 +153,17 @@ JobRecord Host::record_of(const Publication& published) const {
 
 // The first outcome may be told now, and what came after it, up to the next one that is recorded.
 void Host::recorded() {
-  if (is_over_ || untold_.empty()) return;
+  if (is_over_ || unsent_.empty()) return;
   do {
-    tell(untold_.front());
-    untold_.pop_front();
-  } while (!untold_.empty() && !is_recorded(untold_.front()));
-  if (!untold_.empty()) record(untold_.front());
+    tell(unsent_.front());
+    unsent_.pop_front();
+  } while (!unsent_.empty() && !is_recorded(unsent_.front()));
+  if (!unsent_.empty()) record(unsent_.front());
 }
 
 void Host::end(const Error& error) {
   is_over_ = true;
-  untold_.clear();
+  unsent_.clear();
   alarm_.set(Time::max());
   std::vector<SessionId> all;
   for (const auto& [id, reader] : readers_) all.push_back(id);

@@ -69,7 +69,7 @@ class Host {
   std::size_t sessions() const { return readers_.size(); }
   // The job has ended, all nodes were told, and no node is known any more.
   bool is_finished() const {
-    return membership_.ended() && readers_.empty() && untold_.empty() &&
+    return membership_.ended() && readers_.empty() && unsent_.empty() &&
            membership_.members().size() == 0;
   }
   // Performs what an operator wants: `say(Membership&, Time)` answers an Outcome.
@@ -127,7 +127,7 @@ class Host {
   Alarm alarm_;
   SessionId last_id_ = 0;
   std::map<SessionId, Reader> readers_;
-  std::deque<Outcome> untold_;  // the first one is being recorded
+  std::deque<Outcome> unsent_;  // the first one is being recorded
   bool is_over_ = false;
   std::shared_ptr<Host*> self_ =
       std::make_shared<Host*>(this);  // for calls that come after our end

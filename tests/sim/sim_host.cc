@@ -106,7 +106,7 @@ void SimHost::resumed(SessionId session, const rendezvous::ResumeRequest& node) 
   known.has_workers = node.state != rendezvous::NodeState::kJoining;
   if (node.state == rendezvous::NodeState::kSucceeded && node.round == last_round_)
     done_.insert(known.member);
-  for (rendezvous::Outcome& untold : untold_) untold.withheld_from.push_back(known.member);
+  for (rendezvous::Outcome& unsent : unsent_) unsent.withheld_from.push_back(known.member);
   // Whose time is over in this very moment breaks by that, whatever comes first.
   const bool recovers = membership_.recovers() && now() < membership_.look_again_at();
   auto outcome = membership_.resumed(known.member, node,
@@ -211,10 +211,10 @@ void SimHost::perform(rendezvous::Outcome outcome) {
     EXPECT_FALSE(to != nullptr && to->left) << "a message to a node that left";
   }
   look_again();
-  const bool waits = !untold_.empty();
+  const bool waits = !unsent_.empty();
   if (!waits && !is_recorded(outcome)) return tell(outcome);
-  untold_.push_back(std::move(outcome));
-  if (!waits) record(untold_.front());
+  unsent_.push_back(std::move(outcome));
+  if (!waits) record(unsent_.front());
 }
 
 bool SimHost::is_recorded(const rendezvous::Outcome& outcome) const {
@@ -233,12 +233,12 @@ void SimHost::record(const rendezvous::Outcome& outcome) {
 }
 
 void SimHost::recorded() {
-  if (over_ || !decides_ || untold_.empty()) return;
+  if (over_ || !decides_ || unsent_.empty()) return;
   do {
-    tell(untold_.front());
-    untold_.pop_front();
-  } while (!untold_.empty() && !is_recorded(untold_.front()));
-  if (!untold_.empty()) record(untold_.front());
+    tell(unsent_.front());
+    unsent_.pop_front();
+  } while (!unsent_.empty() && !is_recorded(unsent_.front()));
+  if (!unsent_.empty()) record(unsent_.front());
 }
 
 void SimHost::tell(const rendezvous::Outcome& outcome) {

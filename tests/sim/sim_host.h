@@ -126,7 +126,7 @@ class SimHost {
   bool over_ = false;
   bool decides_ = true;  // it leads, as far as it knows
   const bool began_with_a_round_;
-  std::deque<rendezvous::Outcome> untold_;  // the first one is being recorded
+  std::deque<rendezvous::Outcome> unsent_;  // the first one is being recorded
   std::map<SessionId, Session> sessions_;   // by connection
   std::set<SessionId> early_watches_;       // watched before they were opened: that was under way
   std::vector<SessionId> seated_;           // in the last round

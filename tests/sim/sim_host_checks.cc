@@ -166,7 +166,7 @@ void SimHost::check_seat_is_given_once(const rendezvous::ResumeRequest& node) {
 void SimHost::check_stale_reports_change_nothing(SessionId session) {
   const int restarts = membership_.restart_count();
   const Time again = membership_.look_again_at();
-  if (!untold_.empty()) return;  // it knows of a round that we do not
+  if (!unsent_.empty()) return;  // it knows of a round that we do not
   for (const std::int64_t round : {last_round_ - 1, last_round_ + 1}) {
     EXPECT_TRUE(membership_.failed(session, round, {}, now()).deliveries.empty());
     EXPECT_TRUE(membership_.succeeded(session, round, now()).deliveries.empty());

@@ -304,7 +304,7 @@ void SimLeader::perform(const rendezvous::WriteRecord& action) {
 void SimLeader::perform(const rendezvous::RecordWritten& /*action*/) {
   const auto recorded = std::exchange(recorded_, {});
   if (!recorded) return;
-  world_.dies_untold() ? kill() : recorded();
+  world_.dies_before_telling() ? kill() : recorded();
 }
 
 void SimLeader::perform(const rendezvous::ReleaseKey& action) {

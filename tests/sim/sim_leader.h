@@ -27,7 +27,7 @@ class SimLeader {
     std::function<SimLeader&(const std::string& value)> holder_of;
     std::function<void(std::int64_t round)> tells;
     // Whether the process dies in the moment in which its record is written, and nobody is told.
-    std::function<bool()> dies_untold;
+    std::function<bool()> dies_before_telling;
     // Its record is on its way from now on, and the network holds it so long.
     std::function<milliseconds(SimLeader&)> record_is_sent;
     bool is_daemon = false;  // it leads by the rules of a group of daemons

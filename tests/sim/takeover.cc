@@ -87,7 +87,7 @@ void Takeover::add_leader() {
                          return *leaders_.at(std::stoul(value));
                        },
                        .tells = [this](std::int64_t round) { tells(round); },
-                       .dies_untold = [this] { return dies_untold(); },
+                       .dies_before_telling = [this] { return dies_before_telling(); },
                        .record_is_sent = [this](SimLeader& by) { return record_is_sent(by); },
                        .is_daemon = are_daemons_,
                        .is_refusal_doubted = is_refusal_doubted_,
@@ -142,7 +142,7 @@ void Takeover::kill(SimLeader& leader) {
   time_.after(time_.up_to(5000), [this] { add_leader(); });
 }
 
-bool Takeover::dies_untold() {
+bool Takeover::dies_before_telling() {
   if (is_calm_ || !faulty() || live_leaders() < 2 || !time_.one_in(12)) return false;
   in_doubt();
   time_.after(time_.up_to(5000), [this] { add_leader(); });

@@ -35,7 +35,7 @@ class Takeover {
   void plan_early_faults(SimNode& node);
   void in_time(std::function<void()> act);
   void kill(SimLeader& leader);
-  bool dies_untold();
+  bool dies_before_telling();
   milliseconds record_is_sent(SimLeader& leader);
   void in_doubt();
   void find_host(SimNode& node, const std::function<void(SimHost*)>& answer);

@@ -38,7 +38,7 @@ class SessionMemoryTest : public testing::Test {
   }
   Ear& next() {
     ear_.said.clear();
-    memory.say_to(ear_);
+    memory.replay_to(ear_);
     return ear_;
   }
 
