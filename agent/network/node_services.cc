@@ -215,11 +215,11 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
           .look_while_following = follows_daemons() ? look_every() : std::chrono::milliseconds(0),
           .node_lease = rendezvous::lease_for(plan_.keep_alive, plan_.max_nodes).length,
       },
-      ways(), std::move(handler));
+      callbacks(), std::move(handler));
   co_return Result<void>();
 }
 
-rendezvous::ElectedSession::Ways NodeServices::ways() {
+rendezvous::ElectedSession::Callbacks NodeServices::callbacks() {
   return {
       .resumes = plan_.resumes || follows_daemons(),
       .own_address = [this] { return own_address(); },

@@ -85,7 +85,7 @@ class NodeServices {
   asio::awaitable<Result<void>> open_etcd(rendezvous::Session::MessageHandler handler);
   // Daemons lead, and the agents follow.
   bool follows_daemons() const { return !plan_.etcd.daemons.empty(); }
-  rendezvous::ElectedSession::Ways ways();
+  rendezvous::ElectedSession::Callbacks callbacks();
   Result<rendezvous::Leader> own_address();
   void stop_leading();
   std::optional<Error> not_the_first_host(const asio::ip::address& endpoint) const;

@@ -9,11 +9,12 @@
 
 namespace ddprun::rendezvous {
 
-ElectedSession::ElectedSession(asio::io_context& loop, ElectionOptions options, Ways ways,
+ElectedSession::ElectedSession(asio::io_context& loop, ElectionOptions options, Callbacks callbacks,
                                MessageHandler handler)
-    : FailoverSession(loop, {.policy = HostPolicy::kElectedHost, .keeps_workers = ways.resumes},
+    : FailoverSession(loop,
+                      {.policy = HostPolicy::kElectedHost, .keeps_workers = callbacks.resumes},
                       std::move(handler)),
-      ways_(std::move(ways)),
+      callbacks_(std::move(callbacks)),
       election_(loop, std::move(options), handlers()) {
   perform(failover().start());
   election_.start();
@@ -24,7 +25,7 @@ ElectedSession::~ElectedSession() { end_sessions(); }
 
 Election::Handlers ElectedSession::handlers() {
   return {
-      .own_address = ways_.own_address,
+      .own_address = callbacks_.own_address,
       .lead = [this](JobRecord record) { perform(failover().elected(std::move(record))); },
       .follow =
           [this](const Leader& leader) {
@@ -36,10 +37,10 @@ Election::Handlers ElectedSession::handlers() {
           [this](const std::string& why, bool stood_still) {
             perform(failover().lost_leadership(why, stood_still, std::chrono::steady_clock::now()));
           },
-      .has_round = [this] { return ways_.resumes && failover().memory().is_round_whole(); },
+      .has_round = [this] { return callbacks_.resumes && failover().memory().is_round_whole(); },
       .job_over = [this](bool succeeded) { perform(failover().job_over(succeeded)); },
       .failed = [this](const Error& error) { perform(failover().gave_up(error)); },
-      .leads_until = ways_.workers_until};
+      .leads_until = callbacks_.workers_until};
 }
 
 Unreached ElectedSession::unreached() const {
@@ -53,14 +54,14 @@ Unreached ElectedSession::unreached() const {
 // ---- what the failover decides ----
 
 std::unique_ptr<Session> ElectedSession::open() {
-  return ways_.follow(
+  return callbacks_.follow(
       leader_, failover().workers_until().value_or(Time{}),
       [this] { perform(failover().admitted(std::chrono::steady_clock::now())); },
       [this](const HostMessage& message) { on_message(message); });
 }
 
 std::unique_ptr<Session> ElectedSession::host_here(JobRecord record) {
-  return ways_.lead(
+  return callbacks_.lead(
       std::move(record),
       [this](JobRecord next, std::function<void()> recorded) {
         election_.publish(std::move(next), std::move(recorded));

@@ -20,7 +20,7 @@ class ElectedSession final : public FailoverSession {
  public:
   using RecordRound = std::function<void(JobRecord, std::function<void()> recorded)>;
   // NodeServices does these for it.
-  struct Ways {
+  struct Callbacks {
     // Workers go on without a leader while the lease of the one before holds.
     bool resumes = false;
     // As Election::Handlers::own_address.
@@ -44,7 +44,7 @@ class ElectedSession final : public FailoverSession {
   };
 
   // `loop` must outlive the session. Looks for a leader at once.
-  ElectedSession(asio::io_context& loop, ElectionOptions options, Ways ways,
+  ElectedSession(asio::io_context& loop, ElectionOptions options, Callbacks callbacks,
                  MessageHandler handler);
   ElectedSession(const ElectedSession&) = delete;
   ElectedSession& operator=(const ElectedSession&) = delete;
@@ -57,20 +57,20 @@ class ElectedSession final : public FailoverSession {
   std::unique_ptr<Session> open() override;
   std::unique_ptr<Session> host_here(JobRecord record);
   void act(const FailoverAction& action) override;
-  void perform_one(const LimitWorkers& action) { ways_.workers_until(action.until); }
+  void perform_one(const LimitWorkers& action) { callbacks_.workers_until(action.until); }
   void perform_one(const LookForLeader& action) { election_.leader_lost(action.was_closed); }
   void perform_one(const AcceptLeader& /*action*/) { election_.followed(); }
   void perform_one(const RecordJob& action) {
     election_.publish(action.record, [] {});
   }
   void perform_one(const HostHere& action) { begin_session(host_here(action.record)); }
-  void perform_one(const DismissNodes& action) { ways_.tell_end(action.why); }
-  void perform_one(const StopHosting& /*action*/) { ways_.stop_leading(); }
+  void perform_one(const DismissNodes& action) { callbacks_.tell_end(action.why); }
+  void perform_one(const StopHosting& /*action*/) { callbacks_.stop_leading(); }
   void perform_one(const Withdraw& /*action*/) { election_.withdraw(); }
   void perform_one(const RoundBegins& /*action*/) { election_.round_begins(); }
   void perform_one(const EndJob& action) { election_.job_ended(action.succeeded); }
 
-  const Ways ways_;
+  const Callbacks callbacks_;
   Leader leader_;  // the last one that was found
   Election election_;
 };

@@ -8,11 +8,11 @@
 namespace ddprun::sim {
 
 SimHost::SimHost(VirtualTime& time, const JobPlan& plan, rendezvous::JobRecord record, Clock clock,
-                 Ways ways)
+                 Callbacks callbacks)
     : time_(time),
       plan_(plan),
       clock_(clock),
-      ways_(std::move(ways)),
+      callbacks_(std::move(callbacks)),
       membership_(plan.policy, record),
       began_with_a_round_(record.round > 0),
       last_round_(record.round) {}
@@ -21,7 +21,7 @@ void SimHost::arrive(std::function<void()> act) {
   const auto unless_over = [this, act = std::move(act)] {
     if (!over_) act();
   };
-  ways_.when_awake ? ways_.when_awake(unless_over) : unless_over();
+  callbacks_.when_awake ? callbacks_.when_awake(unless_over) : unless_over();
 }
 
 void SimHost::end(bool is_told) {
@@ -55,7 +55,7 @@ void SimHost::opened(SessionId session, Ears ears) {
   if (early_watches_.erase(session) > 0) watch(session);
   membership_.opened(session);
   const auto lease = rendezvous::lease_for(plan_.keep_alive, static_cast<int>(sessions_.size()));
-  if (ways_.may_grant && !ways_.may_grant()) return;
+  if (callbacks_.may_grant && !callbacks_.may_grant()) return;
   opened.silence.granted(plan_.keep_alive, lease);
   opened.ears.lease(milliseconds(0), lease);
 }
@@ -163,7 +163,7 @@ void SimHost::heartbeat(SessionId session, milliseconds stamp) {
   Session* const known = hear(session);
   if (known == nullptr) return;
   const auto lease = rendezvous::lease_for(plan_.keep_alive, static_cast<int>(sessions_.size()));
-  if (ways_.may_grant && !ways_.may_grant()) return;
+  if (callbacks_.may_grant && !callbacks_.may_grant()) return;
   known->silence.granted(plan_.keep_alive, lease);
   known->ears.lease(stamp, lease);
 }
@@ -201,7 +201,7 @@ void SimHost::look_for_silence(SessionId session) {
 
 // As Host.
 void SimHost::perform(rendezvous::Outcome outcome) {
-  if (ways_.may_grant && !ways_.may_grant()) decides_ = false;
+  if (callbacks_.may_grant && !callbacks_.may_grant()) decides_ = false;
   if (over_ || !decides_) return;
   check_growth(outcome);
   check_failure(outcome);
@@ -218,18 +218,19 @@ void SimHost::perform(rendezvous::Outcome outcome) {
 }
 
 bool SimHost::is_recorded(const rendezvous::Outcome& outcome) const {
-  return (outcome.published && ways_.record_round) ||
-         (outcome.ended && ways_.record_end && membership_.round_number() > 0);
+  return (outcome.published && callbacks_.record_round) ||
+         (outcome.ended && callbacks_.record_end && membership_.round_number() > 0);
 }
 
 void SimHost::record(const rendezvous::Outcome& outcome) {
-  if (!outcome.published) return ways_.record_end(outcome.ended->succeeded, [this] { recorded(); });
+  if (!outcome.published)
+    return callbacks_.record_end(outcome.ended->succeeded, [this] { recorded(); });
   const rendezvous::Publication& published = *outcome.published;
-  ways_.record_round({.round = published.round.number,
-                      .restarts = published.round.restart_count,
-                      .rules = membership_.restart_rules(),
-                      .others = published.round.node_count},
-                     [this] { recorded(); });
+  callbacks_.record_round({.round = published.round.number,
+                           .restarts = published.round.restart_count,
+                           .rules = membership_.restart_rules(),
+                           .others = published.round.node_count},
+                          [this] { recorded(); });
 }
 
 void SimHost::recorded() {
@@ -257,8 +258,8 @@ void SimHost::tell(const rendezvous::Outcome& outcome) {
     if (!to->is_cut && outcome.hears(delivery.to, delivery.message))
       to->ears.message(delivery.message);
   }
-  if (membership_.ended() && !std::exchange(is_end_sent_, true) && ways_.ended)
-    ways_.ended(succeeded_);
+  if (membership_.ended() && !std::exchange(is_end_sent_, true) && callbacks_.ended)
+    callbacks_.ended(succeeded_);
   EXPECT_LE(membership_.restart_count(), plan_.budget) << "more restarts than the budget has";
   check_room();
   check_waits();
@@ -269,7 +270,7 @@ void SimHost::publish(const rendezvous::Outcome& outcome) {
   const rendezvous::Round& round = published.round;
   const rendezvous::RoundPolicy& policy = plan_.policy;
   EXPECT_EQ(round.number, last_round_ + 1);
-  if (ways_.tells) ways_.tells(round.number);
+  if (callbacks_.tells) callbacks_.tells(round.number);
   // Between the two are rounds whose end nobody was there to be told of.
   EXPECT_LE(std::ssize(failed_), round.restart_count) << "a round failed, no restart was spent";
   EXPECT_LE(round.restart_count, round.number - 1 - std::ssize(resized_)) << "a resize spent one";

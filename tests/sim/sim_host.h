@@ -36,7 +36,7 @@ class SimHost {
   };
 
   // The callbacks to the process around it, where it is one of several.
-  struct Ways {
+  struct Callbacks {
     // Runs `act` when the process does not stand still.
     std::function<void(std::function<void()> act)> when_awake;
     std::function<void(rendezvous::JobRecord, std::function<void()> recorded)> record_round;
@@ -47,7 +47,7 @@ class SimHost {
   };
 
   SimHost(VirtualTime& time, const JobPlan& plan, rendezvous::JobRecord record = {},
-          Clock clock = {Time{}, 1}, Ways ways = {});
+          Clock clock = {Time{}, 1}, Callbacks callbacks = {});
 
   // Handles a message that came over a connection, when the process runs.
   void arrive(std::function<void()> act);
@@ -121,7 +121,7 @@ class SimHost {
   VirtualTime& time_;
   const JobPlan plan_;
   const Clock clock_;
-  const Ways ways_;
+  const Callbacks callbacks_;
   rendezvous::Membership membership_;
   bool over_ = false;
   bool decides_ = true;  // it leads, as far as it knows

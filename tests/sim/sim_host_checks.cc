@@ -59,7 +59,7 @@ void SimHost::check_ranks(const rendezvous::Publication& published) {
   int next_rank = 0;
   for (std::size_t i = 0; i < published.seats.size(); ++i) {
     const Session* const node = holder(published.sessions[i]);
-    EXPECT_TRUE(node != nullptr || ways_.record_round) << "a seat for a node that is not here";
+    EXPECT_TRUE(node != nullptr || callbacks_.record_round) << "a seat for a node that is not here";
     if (node == nullptr) return;
     EXPECT_EQ(published.seats[i].node_rank, static_cast<int>(i));
     EXPECT_EQ(published.seats[i].first_rank, next_rank);

@@ -235,7 +235,7 @@ void SimLeader::perform(const rendezvous::Lead& /*action*/) {
   if (job_.succeeded) return leadership_.stop();
   hosts_.push_back(std::make_unique<SimHost>(
       world_.time, world_.plan, job_.job, clock_,
-      SimHost::Ways{
+      SimHost::Callbacks{
           .when_awake = [this](auto act) { when_awake(act); },
           .record_round =
               [this](const rendezvous::JobRecord& record, std::function<void()> recorded) {
