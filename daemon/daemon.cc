@@ -114,7 +114,7 @@ void Daemon::join_group(rendezvous::EtcdOptions etcd, const std::string& address
                    .name = options_.group,
                    .self = {address, port_, host_name()}},
       Group::Handlers{
-          .lead = [this](rendezvous::RecordKeeper::Jobs jobs) { lead(std::move(jobs)); },
+          .lead = [this](rendezvous::JobRecordStore::Jobs jobs) { lead(std::move(jobs)); },
           .step_down = [this](const std::string& why) { step_down(why); },
           .failed = std::move(failed)});
 }
@@ -144,7 +144,7 @@ std::string Daemon::turned_away() const {
          (group_ ? group_->who_leads() : std::string("it looks for etcd"));
 }
 
-void Daemon::lead(rendezvous::RecordKeeper::Jobs jobs) {
+void Daemon::lead(rendezvous::JobRecordStore::Jobs jobs) {
   inherited_ = std::move(jobs);
   inherited_nodes_ = 0;
   int running = 0;

@@ -70,7 +70,7 @@ class Daemon {
   void record(JobNumber number, const std::string& rdzv_id, std::function<void()> recorded);
   rendezvous::RoundPolicy policy_of(const rendezvous::NodeSpec& spec) const;
   std::string turned_away() const;
-  void lead(rendezvous::RecordKeeper::Jobs jobs);
+  void lead(rendezvous::JobRecordStore::Jobs jobs);
   void step_down(const std::string& why);
   void forget_inherited();
   void look();
@@ -91,7 +91,7 @@ class Daemon {
   Time left_alone_at_{};
   std::map<JobNumber, Job> jobs_;
   // The jobs of the leader before that no node has come back to, and those that ended under it.
-  rendezvous::RecordKeeper::Jobs inherited_;
+  rendezvous::JobRecordStore::Jobs inherited_;
   int inherited_nodes_ = 0;  // of all jobs of the leader before, spares too
   Alarm inherited_alarm_;
   RateLimiter refusals_;  // that are told of: peers can cause them

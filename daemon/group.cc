@@ -71,7 +71,7 @@ std::string Group::who_leads() const {
 void Group::lead() {
   probe_.reset();
   leader_.reset();
-  records_.begin([this](rendezvous::RecordKeeper::Jobs jobs) {
+  records_.begin([this](rendezvous::JobRecordStore::Jobs jobs) {
     is_ready_ = true;
     handlers_.lead(std::move(jobs));
   });

@@ -11,7 +11,7 @@
 #include "base/loop.h"
 #include "base/net/liveness_probe.h"
 #include "rendezvous/election/election.h"
-#include "rendezvous/election/record_keeper.h"
+#include "rendezvous/election/job_record_store.h"
 
 namespace ddprun::daemon {
 
@@ -27,7 +27,7 @@ class Group {
   // Each may call the functions below.
   struct Handlers {
     // This process leads from now on. The jobs are those of the leader before.
-    std::function<void(rendezvous::RecordKeeper::Jobs)> lead;
+    std::function<void(rendezvous::JobRecordStore::Jobs)> lead;
     // It leads no more: its nodes and jobs are another's.
     std::function<void(const std::string& why)> step_down;
     // etcd refuses us. The last call.
@@ -44,7 +44,7 @@ class Group {
   // Who leads, for people; where this process does not.
   std::string who_leads() const;
 
-  // While this process leads: as in RecordKeeper.
+  // While this process leads: as in JobRecordStore.
   void write(const std::string& rdzv_id, rendezvous::RecordedJob job,
              std::function<void()> recorded);
   void forget(const std::string& rdzv_id, std::chrono::milliseconds after);
@@ -63,7 +63,7 @@ class Group {
   const rendezvous::Leader self_;
   const Handlers handlers_;
   rendezvous::Election election_;
-  rendezvous::RecordKeeper records_;
+  rendezvous::JobRecordStore records_;
   bool is_ready_ = false;
   bool is_refused_ = false;
   std::optional<rendezvous::Leader> leader_;  // another one

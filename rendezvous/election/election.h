@@ -1,7 +1,7 @@
 // This process' part in an election: Leadership with a clock, a timer, etcd and a network. It
 // decides nothing itself. Agents elect the leader of their job; it writes the record of the job for
-// the agent that leads. Daemons elect the one of them that leads all jobs, and RecordKeeper writes
-// the records.
+// the agent that leads. Daemons elect the one of them that leads all jobs, and JobRecordStore
+// writes the records.
 //
 // On the loop's thread only. Owned by ElectedSession (agent/network), or by Group (daemon).
 #pragma once
@@ -105,7 +105,7 @@ class Election {
   // While this process leads: writes the record, if it leads still. `recorded` is called when that
   // is done; otherwise `lost_leadership` is.
   void publish(JobRecord record, std::function<void()> recorded);
-  // ---- for who keeps records of its own (RecordKeeper) ----
+  // ---- for who keeps records of its own (JobRecordStore) ----
   EtcdClient& etcd() { return etcd_; }
   // While this process leads: of its key; each transaction compares it.
   std::int64_t revision() const { return leadership_.revision(); }

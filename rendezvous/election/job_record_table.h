@@ -1,7 +1,7 @@
 // The records of a leader of many jobs. They tell what etcd has of each, what is to be written, and
 // when one is removed. A record says on which revision of its key it is written. An earlier write
 // without an answer may be done late, and must not undo a newer one. Pure: an event and `now` go
-// in, actions come out. It does not know etcd: RecordKeeper does, and owns it.
+// in, actions come out. It does not know etcd: JobRecordStore does, and owns it.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ namespace ddprun::rendezvous {
 // The pause before a record is written again that etcd did not confirm.
 inline constexpr std::chrono::milliseconds kRecordRetry{200};
 
-class RecordBook {
+class JobRecordTable {
  public:
   // Write the record, under the leader's guard, if it has this revision; 0: if it is not there.
   // Then written(), is_otherwise() or failed(); nothing, where this process leads no more.

@@ -1,5 +1,5 @@
-// Reads and writes the records of a leader of many jobs in etcd: RecordBook with etcd and a timer.
-// Each write compares the revision of the leader key; so a process that leads no more writes
+// Reads and writes the records of a leader of many jobs in etcd: JobRecordTable with etcd and a
+// timer. Each write compares the revision of the leader key; so a process that leads no more writes
 // nothing.
 //
 // On the loop's thread only. Owned by Group (daemon), as the Election is.
@@ -17,22 +17,22 @@
 #include "base/alarm.h"
 #include "rendezvous/election/election.h"
 #include "rendezvous/election/job_keys.h"
-#include "rendezvous/election/record_book.h"
+#include "rendezvous/election/job_record_table.h"
 
 namespace ddprun::rendezvous {
 
 // Another version may have written it, and lead again by then.
 inline constexpr std::chrono::seconds kKeepSenseless{120};
 
-class RecordKeeper {
+class JobRecordStore {
  public:
   // `election` must outlive it. `refused` is called where etcd is reached and says no, and will
   // again: this process cannot lead. It may be called from any function below, and must not call
   // one.
-  RecordKeeper(boost::asio::io_context& loop, Election& election, GroupKeys keys,
-               std::function<void(const Error&)> refused);
-  RecordKeeper(const RecordKeeper&) = delete;
-  RecordKeeper& operator=(const RecordKeeper&) = delete;
+  JobRecordStore(boost::asio::io_context& loop, Election& election, GroupKeys keys,
+                 std::function<void(const Error&)> refused);
+  JobRecordStore(const JobRecordStore&) = delete;
+  JobRecordStore& operator=(const JobRecordStore&) = delete;
 
   using Jobs = std::map<std::string, RecordedJob>;  // by rdzv id
   // This process leads from now on: reads what the leader before has left. A record that makes no
@@ -51,16 +51,16 @@ class RecordKeeper {
   void read(std::string after);
   void take_over(const FoundRecord& one);
   bool may_ask_again(const Error& error);
-  void perform(const RecordBook::Actions& actions);
-  void perform(const RecordBook::Write& action);
-  void perform(const RecordBook::Recorded& action);
-  void answered(const RecordBook::Write& action, const Result<v3::TxnResponse>& response);
+  void perform(const JobRecordTable::Actions& actions);
+  void perform(const JobRecordTable::Write& action);
+  void perform(const JobRecordTable::Recorded& action);
+  void answered(const JobRecordTable::Write& action, const Result<v3::TxnResponse>& response);
 
   Election& election_;
   const GroupKeys keys_;
   const std::function<void(const Error&)> refused_;
   Time tell_at_{};  // a problem, again
-  RecordBook book_;
+  JobRecordTable table_;
   std::map<std::string, std::vector<std::function<void()>>> recorded_;
   Alarm alarm_;
   // ---- while the records are read ----

@@ -1,15 +1,15 @@
-#include "rendezvous/election/record_book.h"
+#include "rendezvous/election/job_record_table.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace ddprun::rendezvous {
 
-void RecordBook::found(const std::string& rdzv_id, std::int64_t revision) {
+void JobRecordTable::found(const std::string& rdzv_id, std::int64_t revision) {
   records_[rdzv_id].revision = revision;
 }
 
-RecordBook::Actions RecordBook::put(const std::string& rdzv_id, std::string value) {
+JobRecordTable::Actions JobRecordTable::put(const std::string& rdzv_id, std::string value) {
   const auto entry = records_.try_emplace(rdzv_id).first;
   entry->second.value = std::move(value);
   entry->second.is_awaited = true;
@@ -17,7 +17,7 @@ RecordBook::Actions RecordBook::put(const std::string& rdzv_id, std::string valu
   return write(entry);
 }
 
-void RecordBook::remove_at(const std::string& rdzv_id, Time when) {
+void JobRecordTable::remove_at(const std::string& rdzv_id, Time when) {
   const auto entry = records_.find(rdzv_id);
   if (entry == records_.end()) return;
   entry->second.remove_at = when;
@@ -25,14 +25,14 @@ void RecordBook::remove_at(const std::string& rdzv_id, Time when) {
 }
 
 // After each change of one of its times.
-void RecordBook::schedule(Entry entry) {
+void JobRecordTable::schedule(Entry entry) {
   Record& record = entry->second;
   due_.erase({record.due, entry->first});
   record.due = std::min(record.write_at, record.remove_at);
   if (record.due < Time::max()) due_.emplace(record.due, entry->first);
 }
 
-RecordBook::Actions RecordBook::write(Entry entry) {
+JobRecordTable::Actions JobRecordTable::write(Entry entry) {
   Record& record = entry->second;
   record.ticket = ++last_;
   record.write_at = Time::max();
@@ -42,7 +42,7 @@ RecordBook::Actions RecordBook::write(Entry entry) {
 }
 
 // The record whose last write this is; the end if a newer one has taken its place.
-RecordBook::Entry RecordBook::find(Ticket ticket) {
+JobRecordTable::Entry JobRecordTable::find(Ticket ticket) {
   const auto id = under_way_.extract(ticket);
   if (id.empty()) return records_.end();
   const auto entry = records_.find(id.mapped());
@@ -50,14 +50,14 @@ RecordBook::Entry RecordBook::find(Ticket ticket) {
   return is_last ? entry : records_.end();
 }
 
-RecordBook::Actions RecordBook::written(Ticket ticket, std::int64_t revision) {
+JobRecordTable::Actions JobRecordTable::written(Ticket ticket, std::int64_t revision) {
   const auto entry = find(ticket);
   if (entry == records_.end()) return {};
   entry->second.revision = revision;
   return done(entry);
 }
 
-RecordBook::Actions RecordBook::done(Entry entry) {
+JobRecordTable::Actions JobRecordTable::done(Entry entry) {
   Record& record = entry->second;
   record.ticket = 0;
   Actions actions;
@@ -70,8 +70,8 @@ RecordBook::Actions RecordBook::done(Entry entry) {
 }
 
 // If an earlier write was done after all, and wrote the same, all is well.
-RecordBook::Actions RecordBook::is_otherwise(Ticket ticket,
-                                             const std::optional<KeyHolder>& record) {
+JobRecordTable::Actions JobRecordTable::is_otherwise(Ticket ticket,
+                                                     const std::optional<KeyHolder>& record) {
   const auto entry = find(ticket);
   if (entry == records_.end()) return {};
   entry->second.revision = record ? record->revision : 0;
@@ -79,14 +79,14 @@ RecordBook::Actions RecordBook::is_otherwise(Ticket ticket,
   return is_as_wanted ? done(entry) : write(entry);
 }
 
-void RecordBook::failed(Ticket ticket, Time now) {
+void JobRecordTable::failed(Ticket ticket, Time now) {
   const auto entry = find(ticket);
   if (entry == records_.end()) return;
   entry->second.write_at = now + kRecordRetry;
   schedule(entry);
 }
 
-RecordBook::Actions RecordBook::time_passed(Time now) {
+JobRecordTable::Actions JobRecordTable::time_passed(Time now) {
   Actions actions;
   // Each write takes its record out of due_.
   while (!due_.empty() && due_.begin()->first <= now) {
@@ -102,6 +102,8 @@ RecordBook::Actions RecordBook::time_passed(Time now) {
   return actions;
 }
 
-Time RecordBook::look_again_at() const { return due_.empty() ? Time::max() : due_.begin()->first; }
+Time JobRecordTable::look_again_at() const {
+  return due_.empty() ? Time::max() : due_.begin()->first;
+}
 
 }  // namespace ddprun::rendezvous
