@@ -2,7 +2,7 @@
 // killer. The kernel's log names its victim and the cgroup (Linux mm/oom_kill.c, dump_oom_victim).
 // The files of the cgroup have its limit and its peak. Without a readable log the cgroup's count of
 // kills must do. Nothing here watches memory or prevents a kill. The parsing is pure; KernelLog and
-// the functions on cgroups are shells. Runs on the loop's thread. Owned by Autopsy.
+// the functions on cgroups are shells. Runs on the loop's thread. Owned by PostMortem.
 #pragma once
 
 #include <cstdint>

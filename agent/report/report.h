@@ -1,7 +1,7 @@
 // The report that the user reads when a job has failed. It says which worker failed first, how and
 // why, and which workers were only stopped because of that. It fits on one screen. Words and labels
 // are those of torchrun if torchrun has them, so that programs which search logs keep working. This
-// file decides who is to blame (root_cause); it gathers no facts and writes no file: autopsy.h
+// file decides who is to blame (root_cause); it gathers no facts and writes no file: post_mortem.h
 // does. Pure text; any thread.
 #pragma once
 

@@ -29,7 +29,7 @@ constexpr std::chrono::seconds kWaitingTick{1};
 Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string hostname)
     : sources_(sources),
       hostname_(std::move(hostname)),
-      autopsy_(sources.config, sources.files),
+      post_mortem_(sources.config, sources.files),
       notices_(sources.config.called, sources.config.quiet, ::isatty(STDERR_FILENO) == 1),
       incidents_(loop, sources.progress,
                  [this](const Incident& incident) { tell_incident(incident); }),
@@ -156,7 +156,7 @@ void Reporter::attempt_begins(const std::string& log_folder) {
   if (sources_.lifecycle.seat().node_rank == 0) tell_of_missing_token();
   tell(EventState::kAssignRanks);
   tell(EventState::kStart);
-  autopsy_.attempt_started();
+  post_mortem_.attempt_started();
   attempt_began_ = now();
 }
 
@@ -224,9 +224,9 @@ void Reporter::job_ended(int exit_code) {
   const Ending& ending = sources_.lifecycle.ending();
   tell(ending.succeeded || ending.drained ? EventState::kSucceeded : EventState::kFailed);
   // The records before the report: they are there even if nobody reads the console.
-  ReportFacts facts = autopsy_.examine(sources_.lifecycle, hostname_);
+  ReportFacts facts = post_mortem_.examine(sources_.lifecycle, hostname_);
   facts.incidents = std::move(reported_incidents_);
-  autopsy_.file(facts, ending, exit_code);
+  post_mortem_.file(facts, ending, exit_code);
   if (ending.succeeded || (ending.drained && sources_.config.quiet)) return;
   const std::string report = failure_report(facts);
   Console& err = sources_.consoles.err();

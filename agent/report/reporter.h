@@ -1,6 +1,6 @@
 // The messages of the agent to people: notices, event lines, the line of waiting, and the failure
-// report. All of it goes to stderr. Reporter does not judge: autopsy.h gathers the facts, report.h
-// puts them into words. Runs on the loop's thread. Owned by Agent.
+// report. All of it goes to stderr. Reporter does not judge: post_mortem.h gathers the facts,
+// report.h puts them into words. Runs on the loop's thread. Owned by Agent.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -14,11 +14,11 @@
 #include "agent/core/lifecycle.h"
 #include "agent/output/console.h"
 #include "agent/output/worker_files.h"
-#include "agent/report/autopsy.h"
 #include "agent/report/events.h"
 #include "agent/report/incident_log.h"
 #include "agent/report/incidents.h"
 #include "agent/report/notices.h"
+#include "agent/report/post_mortem.h"
 #include "agent/report/repeated_deaths.h"
 #include "base/alarm.h"
 #include "base/loop.h"
@@ -50,7 +50,7 @@ class Reporter {
 
   // Tells whether the records that the user asked for can be written. Call it before the job
   // begins. Errors name the flag.
-  Result<void> check() const { return autopsy_.check(); }
+  Result<void> check() const { return post_mortem_.check(); }
 
   // The node asks for a seat. On a terminal a line shows every second what the round waits for,
   // until attempt_begins() or job_ended(). Without a terminal a line comes now and then.
@@ -59,7 +59,7 @@ class Reporter {
   // no log files.
   void attempt_begins(const std::string& log_folder);
   // They run.
-  void workers_started() { autopsy_.workers_started(); }
+  void workers_started() { post_mortem_.workers_started(); }
   // A worker was reaped.
   void worker_ended(const WorkerExit& exit);
   // A worker fails; worker_ended() follows.
@@ -99,7 +99,7 @@ class Reporter {
 
   const Sources sources_;
   const std::string hostname_;
-  Autopsy autopsy_;
+  PostMortem post_mortem_;
   Notices notices_;
   Incidents incidents_;
   IncidentLog incident_log_;

@@ -16,10 +16,10 @@
 
 namespace ddprun::agent {
 
-class Autopsy {
+class PostMortem {
  public:
   // Both must outlive this object.
-  Autopsy(const AgentConfig& config, const WorkerFiles& files);
+  PostMortem(const AgentConfig& config, const WorkerFiles& files);
 
   // Tells whether --error-report can be written. Call it before any work is done: else the user
   // would learn it only when the job is over. Errors (kInvalidArgument) name flag and path.

@@ -1,5 +1,5 @@
 // The facts that are gathered of workers that died, and the records that are left of them.
-#include "agent/report/autopsy.h"
+#include "agent/report/post_mortem.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-class AutopsyTest : public FolderTest {
+class PostMortemTest : public FolderTest {
  protected:
   void SetUp() override {
     FolderTest::SetUp();
@@ -52,15 +52,15 @@ class AutopsyTest : public FolderTest {
   LogPipes pipes{loop};
   Consoles consoles{loop, 1, 2};
   WorkerFiles files{config, logs, pipes, consoles, "h"};
-  Autopsy autopsy{config, files};
+  PostMortem post_mortem{config, files};
   Lifecycle lifecycle{{.worker_count = 2, .hostname = "h"}};
 };
 
-TEST_F(AutopsyTest, AWorkerThatRecordedNothingGetsAReasonAndItsLastWords) {
+TEST_F(PostMortemTest, AWorkerThatRecordedNothingGetsAReasonAndItsLastWords) {
   write_stderr("first\nboom\n");
   fail(3);
-  const ReportFacts facts = autopsy.examine(lifecycle, "h");
-  autopsy.file(facts, {.cause = rendezvous::Failure{}}, 1);
+  const ReportFacts facts = post_mortem.examine(lifecycle, "h");
+  post_mortem.file(facts, {.cause = rendezvous::Failure{}}, 1);
   const std::string message = launcher_record()["message"]["message"];
   EXPECT_TRUE(message.starts_with("rank 1 (local rank 1, pid 77) exited with code 3\n")) << message;
   EXPECT_TRUE(message.ends_with("first\nboom\n")) << message;
@@ -70,57 +70,57 @@ TEST_F(AutopsyTest, AWorkerThatRecordedNothingGetsAReasonAndItsLastWords) {
   EXPECT_FALSE(std::filesystem::exists(files.error_file(0, 0))) << "it was only stopped";
 }
 
-TEST_F(AutopsyTest, ReadsNoRecordThroughALink) {
+TEST_F(PostMortemTest, ReadsNoRecordThroughALink) {
   std::ofstream(folder / "secret") << R"({"message": {"message": "secret"}})";
   std::filesystem::create_symlink(folder / "secret", files.error_file(0, 1));
   fail(3);
-  const ReportFacts facts = autopsy.examine(lifecycle, "h");
+  const ReportFacts facts = post_mortem.examine(lifecycle, "h");
   ASSERT_FALSE(facts.workers.empty());
   for (const ReportedWorker& worker : facts.workers) EXPECT_FALSE(worker.record.has_value());
 }
 
-TEST_F(AutopsyTest, LastWordsFitIntoATerminationMessage) {
+TEST_F(PostMortemTest, LastWordsFitIntoATerminationMessage) {
   std::string text;
   for (int line = 0; line < 20; ++line) text += std::string(280, 'x') + std::to_string(line) + "\n";
   write_stderr(text);
   fail(-SIGSEGV);
-  autopsy.file(autopsy.examine(lifecycle, "h"), {.cause = rendezvous::Failure{}}, 1);
+  post_mortem.file(post_mortem.examine(lifecycle, "h"), {.cause = rendezvous::Failure{}}, 1);
   const std::string whole = content(config.error_file);
   EXPECT_LT(whole.size(), 4096U);
   EXPECT_NE(whole.find("SIGSEGV"), std::string::npos);
   EXPECT_NE(whole.find("x19"), std::string::npos) << "the last ones are kept";
 }
 
-TEST_F(AutopsyTest, WhatAWorkerRecordedStaysAndIsPassedOn) {
+TEST_F(PostMortemTest, WhatAWorkerRecordedStaysAndIsPassedOn) {
   const std::string record =
       R"({"message":{"message":"ValueError: x","extraInfo":{"timestamp":"1"}}})";
   std::ofstream(files.error_file(0, 1)) << record;
   fail(1);
-  const ReportFacts facts = autopsy.examine(lifecycle, "h");
+  const ReportFacts facts = post_mortem.examine(lifecycle, "h");
   ASSERT_TRUE(root_cause(facts).has_value());
   EXPECT_EQ(facts.workers[*root_cause(facts)].record->message, "ValueError: x");
-  autopsy.file(facts, {.cause = rendezvous::Failure{}}, 1);
+  post_mortem.file(facts, {.cause = rendezvous::Failure{}}, 1);
   EXPECT_EQ(content(files.error_file(0, 1)), record);
   EXPECT_EQ(launcher_record()["message"]["message"], "ValueError: x");
 }
 
-TEST_F(AutopsyTest, TheLaunchersOwnFailureIsOnRecord) {
+TEST_F(PostMortemTest, TheLaunchersOwnFailureIsOnRecord) {
   const Ending ending{.session_error = Error(ErrorCode::kTimedOut, "1 of 2 nodes joined")};
-  autopsy.file(autopsy.examine(lifecycle, "h"), ending, 1);
+  post_mortem.file(post_mortem.examine(lifecycle, "h"), ending, 1);
   EXPECT_EQ(launcher_record()["message"]["message"], "1 of 2 nodes joined");
 }
 
-TEST_F(AutopsyTest, AJobThatEndedWellLeavesNoErrorFile) {
-  autopsy.file(autopsy.examine(lifecycle, "h"), {.succeeded = true}, 0);
+TEST_F(PostMortemTest, AJobThatEndedWellLeavesNoErrorFile) {
+  post_mortem.file(post_mortem.examine(lifecycle, "h"), {.succeeded = true}, 0);
   EXPECT_FALSE(std::filesystem::exists(config.error_file));
   EXPECT_EQ(Json::parse(content(config.error_report))["succeeded"], true);
 }
 
-TEST_F(AutopsyTest, AReportThatCannotBeWrittenIsRefusedBeforeAnyWork) {
-  EXPECT_TRUE(autopsy.check().has_value());
+TEST_F(PostMortemTest, AReportThatCannotBeWrittenIsRefusedBeforeAnyWork) {
+  EXPECT_TRUE(post_mortem.check().has_value());
   config.error_report = folder / "missing" / "report.json";
-  ASSERT_FALSE(autopsy.check().has_value());
-  EXPECT_NE(autopsy.check().error().message().find("--error-report="), std::string::npos);
+  ASSERT_FALSE(post_mortem.check().has_value());
+  EXPECT_NE(post_mortem.check().error().message().find("--error-report="), std::string::npos);
 }
 
 }  // namespace

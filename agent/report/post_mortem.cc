@@ -1,4 +1,4 @@
-#include "agent/report/autopsy.h"
+#include "agent/report/post_mortem.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -82,10 +82,10 @@ bool says_killed(const ReportedWorker& worker) {
 
 }  // namespace
 
-Autopsy::Autopsy(const AgentConfig& config, const WorkerFiles& files)
+PostMortem::PostMortem(const AgentConfig& config, const WorkerFiles& files)
     : config_(config), files_(files) {}
 
-Result<void> Autopsy::check() const {
+Result<void> PostMortem::check() const {
   const std::string& path = config_.error_report;
   if (path.empty()) return {};
   const auto can = can_write_record(path);
@@ -95,7 +95,7 @@ Result<void> Autopsy::check() const {
                            path, can.error().message()));
 }
 
-ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& hostname) {
+ReportFacts PostMortem::examine(const Lifecycle& lifecycle, const std::string& hostname) {
   const rendezvous::Round& round = lifecycle.round();
   if (!lifecycle.had_round())  // the job ended before its first round
     return {.entry = config_.entry, .hostname = hostname, .run_id = config_.rendezvous.run_id};
@@ -143,7 +143,7 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
   return facts;
 }
 
-void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code) const {
+void PostMortem::file(const ReportFacts& facts, const Ending& ending, int exit_code) const {
   const auto cause = root_cause(facts);
   if (cause) {
     leave_records(facts, facts.workers[*cause]);
@@ -159,7 +159,7 @@ void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code
 
 // Writes the error file for the root cause if it wrote none itself. Writes the launcher's own error
 // file, which tells of that worker.
-void Autopsy::leave_records(const ReportFacts& facts, const ReportedWorker& worker) const {
+void PostMortem::leave_records(const ReportFacts& facts, const ReportedWorker& worker) const {
   const int exit_code = worker.worker.exit.exit_code;
   const std::string path = config_.log_dir.empty()
                                ? std::string()  // a temporary folder is not kept for our own text
