@@ -291,7 +291,7 @@ void Agent::perform(const Actions& actions) {
 }
 
 void Agent::perform(const JoinRound& /*action*/) {
-  // Nothing of the old attempt may reach the next one: a leftover process may hold a GPU or a port.
+  // Nothing of the old attempt may reach the next one: an orphan may hold a GPU or a port.
   workers_.end_attempt(kSweepBetweenRounds, kGraceBetweenRounds);
   // Before join(): the join message carries the port on which this node would serve the store.
   const auto store = services_->prepare_store();

@@ -29,7 +29,7 @@
 #include "agent/processes/containment.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/job_cgroup.h"
-#include "agent/processes/leftovers.h"
+#include "agent/processes/orphans.h"
 #include "agent/processes/owner_lock.h"
 #include "agent/processes/process.h"
 #include "agent/processes/scratch_folder.h"
@@ -179,7 +179,7 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
                     "the kernel in {}; it is killed\n",
                     job_.called, pid_, kAgentLimit.count(), where));
     // Even a killed agent may hang in the kernel, on a disk that never answers. So wait no longer
-    // than for any other leftover, and then count the agent as killed (wait status 9).
+    // than for any other orphan, and then count the agent as killed (wait status 9).
     const FileHandle process = open_pidfd(pid_);
     pollfd ended{process.get(), POLLIN, 0};
     ::poll(&ended, 1, static_cast<int>(kSweepLimit.count()));
@@ -199,7 +199,7 @@ pid_t start_sweeper(int agent_pipe, int lock) {
   ::close(lock);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::prctl(PR_SET_NAME, "ddp-sweep");
-  end_leftovers();
+  end_orphans();
   ::_exit(0);
 }
 

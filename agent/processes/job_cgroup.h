@@ -34,7 +34,7 @@ class JobCgroup {
   void kill() const;
   // Removes it; then this holds none. Call it when all its processes were killed: it waits up to
   // kLeaveLimit until they have left. If one stays, in uninterruptible sleep, the kernel keeps the
-  // cgroup, and a later start of ddprun removes it (leftovers.h).
+  // cgroup, and a later start of ddprun removes it (orphans.h).
   void remove();
 
  private:

@@ -2,7 +2,7 @@
 // hosts may share /tmp, and a cookie is one host's. It holds files that workers read while they
 // run: the Python hook, the workers' pages. It holds nothing that anybody wants to keep. The
 // process that ends the job removes it: the agent, or the guardian when the agent was killed. A
-// later start of ddprun removes what both have left (leftovers.h).
+// later start of ddprun removes what both have left (orphans.h).
 #pragma once
 
 #include <string>

@@ -17,7 +17,7 @@
 #include <fstream>
 #include <set>
 
-#include "agent/processes/leftovers.h"
+#include "agent/processes/orphans.h"
 #include "base/duration.h"
 #include "base/memory_cgroup.h"
 #include "launcher/doctor/bounded.h"
@@ -171,7 +171,7 @@ NodeFacts gather_node(const NodeQuestion& question, const CommandFacts& files,
     script.emplace([question, files] { return read_script(question, files); });
   BoundedQuestion<Space> shared([] { return space_of("/dev/shm"); });
   BoundedQuestion<Space> temporary([path = question.temporary_folder] { return space_of(path); });
-  BoundedQuestion<std::size_t> leftovers(agent::count_leftovers);
+  BoundedQuestion<std::size_t> orphans(agent::count_orphans);
   facts.interfaces = interface_names(0);
   facts.interfaces_up = interface_names(IFF_UP | IFF_RUNNING);
   facts.infiniband = infiniband_devices();
@@ -186,7 +186,7 @@ NodeFacts gather_node(const NodeQuestion& question, const CommandFacts& files,
   if (script) facts.script = script->until(end);
   facts.shared_memory = shared.until(end);
   facts.temporary = temporary.until(end);
-  facts.leftovers = leftovers.until(end);
+  facts.orphans = orphans.until(end);
   return facts;
 }
 

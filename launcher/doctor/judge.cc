@@ -247,16 +247,16 @@ Finding judge_memory(const NodeQuestion& question, const NodeFacts& facts) {
                       bytes_text(wanted))};
 }
 
-Finding judge_leftovers(const NodeFacts& facts) {
-  constexpr const char* kWhat = "leftovers";
-  if (!facts.leftovers)
+Finding judge_orphans(const NodeFacts& facts) {
+  constexpr const char* kWhat = "orphans";
+  if (!facts.orphans)
     return {Level::kWarning, kWhat, "a process does not answer",
             "`ps -eo pid,stat,wchan:30,cmd | grep ' D'`"};
-  if (*facts.leftovers == 0) return ok(kWhat, "none");
+  if (*facts.orphans == 0) return ok(kWhat, "none");
   return {Level::kWarning, kWhat,
           fmt::format("{} of a job whose launcher is gone",
-                      *facts.leftovers == 1 ? std::string("1 process")
-                                            : fmt::format("{} processes", *facts.leftovers)),
+                      *facts.orphans == 1 ? std::string("1 process")
+                                          : fmt::format("{} processes", *facts.orphans)),
           "`ddprun true` ends them, as each start does"};
 }
 
@@ -301,7 +301,7 @@ Findings judge_node(const NodeQuestion& question, const NodeFacts& facts) {
   } else {
     judge_own_endpoint(question, facts, found);
   }
-  found.push_back(judge_leftovers(facts));
+  found.push_back(judge_orphans(facts));
   return found;
 }
 

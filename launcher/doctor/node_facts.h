@@ -110,7 +110,7 @@ struct NodeFacts {
   bool has_ipv6 = true;
   std::string port_owner{};              // who has served_port; empty: it is free
   std::uint64_t memory_limit_bytes = 0;  // of the cgroup, or the machine's memory
-  std::optional<std::size_t> leftovers{};
+  std::optional<std::size_t> orphans{};
   std::optional<ScriptFacts> script{};
 };
 

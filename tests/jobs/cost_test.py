@@ -67,7 +67,7 @@ class Idle(JobTest):
     @unittest.skipIf(sanitized(), "a sanitizer's runtime has threads of its own")
     def test_case_64_no_wake_ups(self):
         guardian, agent = self.ours
-        wait_until(lambda: self.job.children_of(guardian) == [agent], "the end of the look for leftovers")
+        wait_until(lambda: self.job.children_of(guardian) == [agent], "the end of the look for orphans")
         wait_until(lambda: all(map(sleeps, self.ours)), "the end of what a start brings")
         before = [self.activity(pid) for pid in self.ours]
         time.sleep(QUIET_S)

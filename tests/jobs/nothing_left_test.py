@@ -240,7 +240,7 @@ while :; do sleep 0.05; done
         self.assertTrue(scratch.exists())
 
     def test_what_lives_on_keeps_its_lock_for_a_later_start(self):
-        """A living parent outside the job has a process with its cookie: no leftover, as long as that parent lives."""
+        """A living parent outside the job has a process with its cookie: no orphan, as long as that parent lives."""
         script = self.worker("#!/bin/sh\necho $DDPRUN_JOB > {fifo}\nexec sleep 1000\n")
         job = self.start(script)
         (cookie,) = self.heard(1)
@@ -375,7 +375,7 @@ class ManyStarts(JobTest):
             self.assertEqual(os.listdir(temporary), [])
             self.assertEqual([name for name in os.listdir("/dev/shm") if cookie in name], [])
             self.assertEqual(cgroups_named(cookie), [])
-        told("a start of one worker, and looking for leftovers", took)
+        told("a start of one worker, and looking for orphans", took)
 
     def test_beside_a_storm_of_short_processes(self):
         """A process that a start finds in /proc may be gone when it looks closer. That is no reason

@@ -49,7 +49,7 @@ NodeFacts healthy_facts() {
       .own_name = LookUp{{"10.77.0.1"}, 0.001},
       .endpoint = EndpointFacts{.found = {{"10.77.0.1"}, 0.001}, .is_here = true},
       .memory_limit_bytes = 16 * kGiB,
-      .leftovers = 0,
+      .orphans = 0,
       .script = ScriptFacts{.is_usable = true, .seconds = 0.001}};
 }
 
@@ -268,10 +268,10 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
        "another "
        "port\n",
        [](auto&, auto& facts) { facts.port_owner = "pid 7 (python3)"; }},
-      {"warn leftovers: 3 processes of a job whose launcher is gone — `ddprun true` ends them, "
+      {"warn orphans: 3 processes of a job whose launcher is gone — `ddprun true` ends them, "
        "as "
        "each start does\n",
-       [](auto&, auto& facts) { facts.leftovers = 3; }},
+       [](auto&, auto& facts) { facts.orphans = 3; }},
   };
   for (const auto& [expected, plant] : cases) EXPECT_EQ(with(plant), expected);
 }

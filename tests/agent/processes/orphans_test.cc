@@ -1,5 +1,5 @@
-// Which processes are leftovers of a launcher that is gone.
-#include "agent/processes/leftovers.h"
+// Which processes are orphans of a launcher that is gone.
+#include "agent/processes/orphans.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace ddprun::agent {
 namespace {
 
-class Leftovers : public testing::Test {
+class Orphans : public testing::Test {
  protected:
   // 1 init, 10 a shell, 20 ddprun itself (`self`); the others are for the test.
   std::map<pid_t, Process> processes{{1, {.parent = 0, .session = 1, .is_reaper = true}},
@@ -20,7 +20,7 @@ class Leftovers : public testing::Test {
   std::vector<pid_t> found() const { return orphans_of(processes, gone, 20); }
 };
 
-TEST_F(Leftovers, AreOrphansOfInitAndAllBelowThem) {
+TEST_F(Orphans, AreThoseOfInitAndAllBelowThem) {
   processes[30] = {1, "dead"};
   processes[31] = {30, "dead"};
   processes[32] = {1, "alive"};
@@ -28,7 +28,7 @@ TEST_F(Leftovers, AreOrphansOfInitAndAllBelowThem) {
   EXPECT_EQ(found(), (std::vector<pid_t>{30, 31}));
 }
 
-TEST_F(Leftovers, AreNotWhatALivingParentStartedWithAnOldEnvironment) {
+TEST_F(Orphans, AreNotWhatALivingParentStartedWithAnOldEnvironment) {
   processes[40] = {1, {}, 40};       // a daemon, told by a worker to start something
   processes[41] = {40, "dead", 40};  // with that worker's environment
   processes[42] = {41, "dead", 40};
@@ -37,7 +37,7 @@ TEST_F(Leftovers, AreNotWhatALivingParentStartedWithAnOldEnvironment) {
 }
 
 // 70 asked for orphans: `systemd --user`, a container's first process that is not pid 1.
-TEST_F(Leftovers, AreTakenInByAnotherReaperThanInit) {
+TEST_F(Orphans, AreTakenInByAnotherReaperThanInit) {
   processes[70] = {1, {}, 70};
   processes[71] = {70, "dead", 25};  // the session of a worker that is gone
   processes[72] = {71, "dead", 25};
@@ -46,7 +46,7 @@ TEST_F(Leftovers, AreTakenInByAnotherReaperThanInit) {
   EXPECT_EQ(found(), (std::vector<pid_t>{71, 72, 73}));
 }
 
-TEST_F(Leftovers, AreTakenInByAnAncestorOfOurs) {
+TEST_F(Orphans, AreTakenInByAnAncestorOfOurs) {
   processes[10].parent = 80;
   processes[80] = {1, {}, 80};
   processes[81] = {80, "dead", 81};  // left its session by setsid
@@ -56,20 +56,20 @@ TEST_F(Leftovers, AreTakenInByAnAncestorOfOurs) {
   EXPECT_EQ(found(), std::vector<pid_t>{});
 }
 
-TEST_F(Leftovers, OfAManagerOfServicesNeedNoFurtherSign) {
+TEST_F(Orphans, OfAManagerOfServicesNeedNoFurtherSign) {
   processes[90] = {.parent = 1, .session = 90, .is_reaper = true};
   processes[91] = {90, "dead", 91};
   EXPECT_EQ(found(), std::vector<pid_t>{91});
 }
 
-TEST_F(Leftovers, AreNeverUsNorWhatSharesOurEnvironment) {
+TEST_F(Orphans, AreNeverUsNorWhatSharesOurEnvironment) {
   processes[10] = {1, "dead"};  // a shell that took over a worker's environment
   processes[20] = {10, "dead"};
   processes[50] = {1, "dead"};  // and what it left in the background
   EXPECT_EQ(found(), std::vector<pid_t>{});
 }
 
-TEST_F(Leftovers, AListReadWhileProcessesMoveMayHoldACircle) {
+TEST_F(Orphans, AListReadWhileProcessesMoveMayHoldACircle) {
   processes[60] = {61, "dead"};
   processes[61] = {60, "dead"};
   EXPECT_EQ(found(), std::vector<pid_t>{});

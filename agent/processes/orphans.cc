@@ -1,4 +1,4 @@
-#include "agent/processes/leftovers.h"
+#include "agent/processes/orphans.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -121,7 +121,7 @@ void remove_files(const std::vector<GoneJob>& gone) {
   }
 }
 
-// By the rules of leftovers.h. `is_above_us`: `parent` is this process or an ancestor of it.
+// By the rules of orphans.h. `is_above_us`: `parent` is this process or an ancestor of it.
 bool took_in(const Process& parent, const std::pair<pid_t, const Process&>& orphan,
              bool is_above_us) {
   const auto& [pid, process] = orphan;
@@ -163,11 +163,11 @@ pid_t top_of(pid_t pid, const std::map<pid_t, Process>& processes) {
 std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
                               const std::set<std::string>& gone, pid_t self) {
   // We may run with an old cookie ourselves: a worker may have started this job. Then no process
-  // with that cookie is a leftover for us.
+  // with that cookie is an orphan for us.
   const Line ours = line_of(self, processes);
   std::map<pid_t, pid_t> tops;
   // Who took in an orphan of which job. A second pass is needed. All processes of that job below
-  // this parent are then leftovers, also those that show no sign of it.
+  // this parent are then orphans, also those that show no sign of it.
   std::set<std::pair<pid_t, std::string>> takers;
   for (const auto& [pid, process] : processes) {
     if (!process.cookie || !gone.contains(*process.cookie) ||
@@ -240,13 +240,13 @@ void forget_those_without_processes(const std::vector<GoneJob>& gone) {
 
 }  // namespace
 
-std::size_t count_leftovers() {
+std::size_t count_orphans() {
   if (!proc_is_ours()) return 0;
   std::map<pid_t, Process> processes;
   return find_orphans(take_gone_jobs(), processes).size();
 }
 
-std::size_t end_leftovers() {
+std::size_t end_orphans() {
   if (!proc_is_ours()) return 0;
   const std::vector<GoneJob> gone = take_gone_jobs();
   if (gone.empty()) return 0;

@@ -26,12 +26,12 @@ struct Process {
   bool operator==(const Process&) const = default;
 };
 
-// The processes that are certainly leftovers. `gone` are the cookies of launchers that are gone.
+// The processes that are certainly orphans. `gone` are the cookies of launchers that are gone.
 // `self` is this process. Pure.
 //
 // A cookie alone proves little. A worker may start its job again, or ask a daemon to start
 // something. The new process then has the worker's environment. Such a process was started by a
-// living parent outside the job. So a process is a leftover only if all of this is true:
+// living parent outside the job. So a process is an orphan only if all of this is true:
 //   - Its cookie is in `gone`, and neither `self` nor an ancestor of `self` carries that cookie.
 //   - Go up from it as long as the parent carries the same cookie. The parent of the last process
 //     has taken in orphans of this job: at least this one or another one.
@@ -51,9 +51,9 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
 // and shared memory, also those of a pid namespace that has ended. Returns how many processes it
 // killed one by one; those in cgroups are not counted. It does not wait for their ends: a cgroup
 // may stay for the next start.
-std::size_t end_leftovers();
+std::size_t end_orphans();
 
-// How many processes end_leftovers() would kill one by one. It ends nothing.
-std::size_t count_leftovers();
+// How many processes end_orphans() would kill one by one. It ends nothing.
+std::size_t count_orphans();
 
 }  // namespace ddprun::agent
