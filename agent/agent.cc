@@ -18,12 +18,12 @@
 #include "agent/network/node_services.h"
 #include "agent/network/node_spec.h"
 #include "agent/network/store_probe.h"
-#include "agent/outside_events.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
 #include "agent/report/events.h"
 #include "agent/report/reporter.h"
 #include "agent/shared_lease.h"
+#include "agent/signals_and_exits.h"
 #include "agent/worker_group.h"
 #include "base/alarm.h"
 #include "base/duration.h"
@@ -90,7 +90,7 @@ class Agent {
   Consoles consoles_;
   WorkerGroup workers_;
   Reporter reporter_;
-  OutsideEvents events_;
+  SignalsAndExits events_;
   Alarm alarm_;
   Monitors monitors_;
   RecordWatch records_;

@@ -1,4 +1,4 @@
-// Decides which signals count as a request to end the job. Pure; owned by OutsideEvents, on the
+// Decides which signals count as a request to end the job. Pure; owned by SignalsAndExits, on the
 // loop's thread.
 //
 // The guardian gets each signal of the user once and passes it on to the agent. But a scheduler may

@@ -1,4 +1,4 @@
-#include "agent/outside_events.h"
+#include "agent/signals_and_exits.h"
 
 #include <unistd.h>
 
@@ -10,8 +10,8 @@
 
 namespace ddprun::agent {
 
-OutsideEvents::OutsideEvents(asio::io_context& loop, const SignalPlan& plan,
-                             const AgentStart& start)
+SignalsAndExits::SignalsAndExits(asio::io_context& loop, const SignalPlan& plan,
+                                 const AgentStart& start)
     : plan_(plan),
       child_signal_(loop, SIGCHLD),
       direct_signals_(loop),
@@ -26,14 +26,14 @@ OutsideEvents::OutsideEvents(asio::io_context& loop, const SignalPlan& plan,
   }
 }
 
-void OutsideEvents::listen(Handlers handlers) {
+void SignalsAndExits::listen(Handlers handlers) {
   handlers_ = std::move(handlers);
   wait_for_child();
   wait_for_signal();
   wait_for_guardian();
 }
 
-void OutsideEvents::wait_for_child() {
+void SignalsAndExits::wait_for_child() {
   child_signal_.async_wait([this](boost::system::error_code cancelled, int) {
     if (cancelled) return;
     // Wait again before reaping. A child that dies while we reap raises the next SIGCHLD.
@@ -45,7 +45,7 @@ void OutsideEvents::wait_for_child() {
 // Signals that reach the agent directly, not through the guardian. A message among them is dropped.
 // The sender signalled every process of the job, so the workers have it already. A second copy
 // would look like a second message to them.
-void OutsideEvents::wait_for_signal() {
+void SignalsAndExits::wait_for_signal() {
   direct_signals_.async_wait([this](boost::system::error_code cancelled, int received) {
     if (cancelled) return;
     wait_for_signal();
@@ -54,7 +54,7 @@ void OutsideEvents::wait_for_signal() {
   });
 }
 
-void OutsideEvents::wait_for_guardian() {
+void SignalsAndExits::wait_for_guardian() {
   guardian_.async_wait(asio::posix::stream_descriptor::wait_read,
                        [this](boost::system::error_code cancelled) {
                          if (cancelled) return;
@@ -64,7 +64,7 @@ void OutsideEvents::wait_for_guardian() {
 }
 
 // Reads what the guardian wrote, one byte a signal. False: end of file, so the guardian is dead.
-bool OutsideEvents::read_guardian() {
+bool SignalsAndExits::read_guardian() {
   std::array<unsigned char, 64> signals{};
   const ssize_t got = ::read(guardian_.native_handle(), signals.data(), signals.size());
   // A wake-up without data is no end of file: only a read of 0 bytes is.
@@ -73,7 +73,7 @@ bool OutsideEvents::read_guardian() {
   return got > 0;
 }
 
-void OutsideEvents::passed_on(int received) {
+void SignalsAndExits::passed_on(int received) {
   const SignalMeaning meaning = meaning_of(plan_, received);
   if (meaning.is_message) {
     handlers_.message(meaning.signo);

@@ -1,5 +1,5 @@
 // The events that reach the agent from outside: deaths of its children, signals, and bytes from its
-// guardian. OutsideEvents turns each of them into a call of a handler on the loop. It reaps no
+// guardian. SignalsAndExits turns each of them into a call of a handler on the loop. It reaps no
 // child and does not know the job: StopRequests decides which signal counts, the handlers do the
 // rest. Runs on the loop's thread. Owned by Agent.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace ddprun::agent {
 
-class OutsideEvents {
+class SignalsAndExits {
  public:
   struct Handlers {
     // At least one child died. One SIGCHLD may stand for many deaths (signal(7)), so the handler
@@ -29,12 +29,12 @@ class OutsideEvents {
 
   // `plan` must outlive this object. Owns start.guardian_pipe from now on. From here on signals are
   // caught; the agent may unblock them after listen().
-  OutsideEvents(asio::io_context& loop, const SignalPlan& plan, const AgentStart& start);
-  OutsideEvents(const OutsideEvents&) = delete;
-  OutsideEvents& operator=(const OutsideEvents&) = delete;
-  OutsideEvents(OutsideEvents&&) = delete;
-  OutsideEvents& operator=(OutsideEvents&&) = delete;
-  ~OutsideEvents() = default;
+  SignalsAndExits(asio::io_context& loop, const SignalPlan& plan, const AgentStart& start);
+  SignalsAndExits(const SignalsAndExits&) = delete;
+  SignalsAndExits& operator=(const SignalsAndExits&) = delete;
+  SignalsAndExits(SignalsAndExits&&) = delete;
+  SignalsAndExits& operator=(SignalsAndExits&&) = delete;
+  ~SignalsAndExits() = default;
 
   // Calls the handlers from now on, always from the loop. Call it once. Signals that came between
   // the constructor and this call are not lost.
