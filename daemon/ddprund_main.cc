@@ -62,7 +62,7 @@ asio::awaitable<Result<std::string>> find_own_address(std::string listens_at,
   constexpr std::chrono::seconds kLookEvery{1};
   asio::steady_timer pause(co_await asio::this_coro::executor);
   for (bool told = false;; told = true) {
-    const auto found = own_address(listens_at, etcd, address_towards(etcd));
+    const auto found = own_address(listens_at, etcd, local_address_for(etcd));
     if (!found) co_return found.error();
     if (*found) co_return **found;
     if (!told)
@@ -82,7 +82,8 @@ asio::awaitable<void> join_group(asio::io_context& loop, Daemon& daemon,
   constexpr std::chrono::hours kForEver{24 * 365 * 100};
   auto etcd = co_await rendezvous::find_etcd(loop, options.etcd, kForEver, "--etcd-conf");
   if (!etcd) co_return failed(etcd.error());
-  const auto address = co_await find_own_address(options.address, rendezvous::facing(*etcd));
+  const auto address =
+      co_await find_own_address(options.address, rendezvous::member_to_reach(*etcd));
   if (!address) co_return failed(address.error());
   daemon.join_group(*std::move(etcd), *address, std::move(failed));
 }

@@ -61,7 +61,7 @@ NodeServices::~NodeServices() {
 }
 
 asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler) {
-  // Loopback until face() knows more. kAlone never calls it.
+  // Loopback until set_address_for() knows more. kAlone never calls it.
   store_host_ = plan_.local_addr.empty() ? loopback_address().to_string() : plan_.local_addr;
   if (const auto checked = check_files(plan_.tls); checked.has_error()) co_return checked.error();
   if (plan_.kind != RendezvousPlan::Kind::kAlone) {
@@ -107,8 +107,8 @@ std::string NodeServices::address_to_bind(const asio::ip::address& endpoint) con
 }
 
 // Finds out under which of our addresses the other nodes reach us.
-void NodeServices::face(const asio::ip::address& endpoint) {
-  const asio::ip::address ours = address_towards(endpoint);
+void NodeServices::set_address_for(const asio::ip::address& endpoint) {
+  const asio::ip::address ours = local_address_for(endpoint);
   if (!ours.is_loopback()) interface_ = interface_with(ours);
   if (plan_.local_addr.empty()) store_host_ = ours.to_string();
 }
@@ -118,7 +118,7 @@ void NodeServices::face(const asio::ip::address& endpoint) {
 asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler handler) {
   auto address = co_await find_endpoint();
   if (!address) co_return address.error();
-  face(*address);
+  set_address_for(*address);
   if (plan_.node_rank != 0) {
     open_remote_session(std::move(handler));
     co_return Result<void>();
@@ -165,7 +165,7 @@ std::optional<Error> NodeServices::not_the_first_host(const asio::ip::address& e
 asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler handler) {
   auto address = co_await find_endpoint();
   if (!address) co_return address.error();
-  face(*address);
+  set_address_for(*address);
   if (plan_.is_host.value_or(is_local_address(*address))) {
     if (plan_.max_nodes == 1) {  // nobody else can join: nothing needs to listen
       host_here(std::move(handler), store_host_);
@@ -200,7 +200,7 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
   }
   auto etcd = co_await rendezvous::find_etcd(loop_, plan_.etcd, plan_.join_timeout);
   if (!etcd) co_return etcd.error();
-  face(rendezvous::facing(*etcd));
+  set_address_for(rendezvous::member_to_reach(*etcd));
   session_ = std::make_unique<rendezvous::ElectedSession>(
       loop_,
       rendezvous::ElectionOptions{

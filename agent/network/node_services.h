@@ -79,7 +79,7 @@ class NodeServices {
 
  private:
   asio::awaitable<Result<asio::ip::address>> find_endpoint();
-  void face(const asio::ip::address& endpoint);
+  void set_address_for(const asio::ip::address& endpoint);
   asio::awaitable<Result<void>> open_c10d(rendezvous::Session::MessageHandler handler);
   asio::awaitable<Result<void>> open_static(rendezvous::Session::MessageHandler handler);
   asio::awaitable<Result<void>> open_etcd(rendezvous::Session::MessageHandler handler);

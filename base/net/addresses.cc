@@ -81,7 +81,7 @@ address outside_address() {
 
 // connect(2) on a datagram socket sends nothing. It only chooses a route, and with it the local
 // address (udp(7)).
-address address_towards(const address& peer) {
+address local_address_for(const address& peer) {
   if (is_local_address(peer) && !peer.is_unspecified()) return peer;
   boost::asio::io_context unused;
   udp::socket socket(unused);

@@ -14,7 +14,7 @@ bool is_local_address(const boost::asio::ip::address& address);
 
 // The local address from which the kernel's routes reach `peer`. If `peer` is this host's own
 // address, `peer` itself. Loopback if there is no route.
-boost::asio::ip::address address_towards(const boost::asio::ip::address& peer);
+boost::asio::ip::address local_address_for(const boost::asio::ip::address& peer);
 
 // 127.0.0.1, or `::1` on a host that has only IPv6.
 boost::asio::ip::address loopback_address();

@@ -6,11 +6,11 @@ namespace ddprun {
 
 Result<std::optional<std::string>> own_address(const std::string& listens_at,
                                                const boost::asio::ip::address& etcd,
-                                               const boost::asio::ip::address& towards) {
+                                               const boost::asio::ip::address& local) {
   boost::system::error_code is_none;
   const auto given = boost::asio::ip::make_address(listens_at, is_none);
   const bool is_any = is_none || given.is_unspecified();
-  const boost::asio::ip::address& address = is_any ? towards : given;
+  const boost::asio::ip::address& address = is_any ? local : given;
   if (etcd.is_loopback() || !address.is_loopback()) return std::optional(address.to_string());
   if (is_any) return std::optional<std::string>();
   return Error(ErrorCode::kInvalidArgument,

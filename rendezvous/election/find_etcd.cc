@@ -88,7 +88,7 @@ asio::awaitable<Result<EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan 
   }
 }
 
-asio::ip::address facing(const EtcdOptions& options) {
+asio::ip::address member_to_reach(const EtcdOptions& options) {
   const auto address_of = [](const EtcdMember& member) {
     return asio::ip::make_address(member.addresses.front());
   };

@@ -24,6 +24,6 @@ asio::awaitable<Result<EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan 
 
 // The member through which our own address is found. It is not at this host's loopback address if
 // another is there, since other nodes must reach us.
-asio::ip::address facing(const EtcdOptions& options);
+asio::ip::address member_to_reach(const EtcdOptions& options);
 
 }  // namespace ddprun::rendezvous

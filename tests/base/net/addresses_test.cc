@@ -24,9 +24,9 @@ TEST(Addresses, AnInterfaceIsFoundByItsAddress) {
   EXPECT_EQ(interface_with(make_address("192.0.2.1")), "");
 }
 
-TEST(Addresses, TowardsThisHostIsTheAddressItself) {
-  EXPECT_EQ(address_towards(make_address("127.0.0.5")), make_address("127.0.0.5"));
-  EXPECT_TRUE(is_local_address(address_towards(make_address("192.0.2.1"))));
+TEST(Addresses, ForThisHostIsTheAddressItself) {
+  EXPECT_EQ(local_address_for(make_address("127.0.0.5")), make_address("127.0.0.5"));
+  EXPECT_TRUE(is_local_address(local_address_for(make_address("192.0.2.1"))));
 }
 
 TEST(Addresses, ThatOthersMaySeeUsByIsOurs) {

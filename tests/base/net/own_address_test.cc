@@ -6,14 +6,14 @@
 namespace ddprun {
 namespace {
 
-std::string announced(const std::string& listens_at, const char* etcd, const char* towards) {
+std::string announced(const std::string& listens_at, const char* etcd, const char* local) {
   const auto address = own_address(listens_at, boost::asio::ip::make_address(etcd),
-                                   boost::asio::ip::make_address(towards));
+                                   boost::asio::ip::make_address(local));
   if (!address) return address.error().message();
   return address->value_or("none yet");
 }
 
-TEST(OwnAddress, IsTheOneTowardsEtcd) {
+TEST(OwnAddress, IsTheLocalOneForEtcd) {
   EXPECT_EQ(announced("0.0.0.0", "10.0.0.9", "10.0.0.1"), "10.0.0.1");
   EXPECT_EQ(announced("::", "fd00::9", "fd00::1"), "fd00::1");
   EXPECT_EQ(announced("10.1.0.1", "10.0.0.9", "10.0.0.1"), "10.1.0.1") << "as it was given";

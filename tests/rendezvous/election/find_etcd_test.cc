@@ -60,9 +60,10 @@ TEST_F(FindEtcd, KeepsNamesAndFindsAddresses) {
 
 // Other nodes reach us there.
 TEST_F(FindEtcd, FacesAMemberOnAnotherHost) {
-  EXPECT_EQ(facing(*find_all({.members = {{"127.0.0.1", 1}, {"10.0.0.1", 2}}})).to_string(),
-            "10.0.0.1");
-  EXPECT_TRUE(facing(*find_all({.members = {{"127.0.0.1", 1}}})).is_loopback());
+  EXPECT_EQ(
+      member_to_reach(*find_all({.members = {{"127.0.0.1", 1}, {"10.0.0.1", 2}}})).to_string(),
+      "10.0.0.1");
+  EXPECT_TRUE(member_to_reach(*find_all({.members = {{"127.0.0.1", 1}}})).is_loopback());
 }
 
 TEST_F(FindEtcd, ReadsFilesWhereTlsIsAskedFor) {
