@@ -213,7 +213,7 @@ Daemon::HostOrLastWord Daemon::host_of(const std::string& rdzv_id, const NodeSpe
                                        std::int64_t round) {
   if (is_stopped_)
     return SessionLost{Error(ErrorCode::kUnavailable, "rendezvous: ddprund is ending")};
-  // It may have been let in before this process stood still, and another leads by now.
+  // It may have been let in before this process was suspended, and another leads by now.
   if (std::string elsewhere = turned_away(); !elsewhere.empty())
     return SessionLost{Error(ErrorCode::kUnavailable, std::move(elsewhere))};
   if (round > 0) {

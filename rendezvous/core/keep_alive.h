@@ -77,8 +77,8 @@ constexpr std::chrono::milliseconds look_every(const KeepAlive& wanted) {
 }
 
 // How many looks without a word make a node lost. We count looks of our own timer and do not read
-// the clock. Otherwise every node would be silent after our own loop stood still (a suspended
-// machine).
+// the clock. Otherwise every node would be silent after our own loop was suspended (as on a
+// suspended machine).
 constexpr int patience(const KeepAlive& wanted, const Lease& lease) {
   const auto look = look_every(wanted);
   return static_cast<int>((lease.length + kFenceMargin + look - std::chrono::milliseconds(1)) /
@@ -95,7 +95,7 @@ class HeldLease {
   // from now. The node asks for a seat only when it was let in. The host counts from what it heard
   // last.
   void renewed(Stamp from, const Lease& lease) {
-    // Said before this process stood still: it is not the answer that we wait for.
+    // Said before this process was suspended: it is not the answer that we wait for.
     if (asked_at_ && from < *asked_at_) return;
     asked_at_.reset();
     const bool is_first = !is_held();
@@ -138,7 +138,7 @@ class HeldLease {
   bool is_doubted(Stamp now) const { return is_held() && now >= ends_; }
   // This process did not run near the end of its lease. It does not know yet whether it has its
   // seat.
-  bool stood_still(Stamp now) const {
+  bool was_suspended(Stamp now) const {
     return asked_at_ || (is_held() && now >= last_quiet() && now >= look_at_ + kSuspendedFor);
   }
   // Whether the lease is still that of before.

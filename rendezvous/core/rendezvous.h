@@ -171,9 +171,9 @@ struct SessionLost {
   bool was_closed = false;
   // Not fenced: until then the workers may live, also those that end already. Zero: nobody said.
   std::chrono::steady_clock::time_point lease_ends{};
-  // The lease ended while this process stood still, and nobody has answered since: perhaps nobody
+  // The lease ended while this process was suspended, and nobody has answered since: perhaps nobody
   // missed it.
-  bool stood_still = false;
+  bool was_suspended = false;
   // Until then the node may come back with its workers (Session::resume()).
   bool may_return = false;
   // The host's process may be replaced by one that knows of no round: it takes the nodes back, too.

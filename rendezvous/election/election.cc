@@ -371,7 +371,7 @@ void Election::perform(const ReleaseKey& action) {
 void Election::perform(const StepDown& action) {
   record_lease_ = 0;
   recorded_ = {};
-  handlers_.lost_leadership(action.why, action.stood_still);
+  handlers_.lost_leadership(action.why, action.was_suspended);
 }
 
 void Election::perform(const GiveUp& action) { fail(action.error); }

@@ -70,8 +70,8 @@ class Election {
     // Another one leads. Open a session there; the one before is over.
     std::function<void(const Leader&)> follow;
     // This process leads no more: end its sessions, stop listening, then call leader_lost().
-    // `stood_still`: as in StepDown.
-    std::function<void(const std::string& why, bool stood_still)> lost_leadership;
+    // `was_suspended`: as in StepDown.
+    std::function<void(const std::string& why, bool was_suspended)> lost_leadership;
     // Whether a round of this node goes on: it may lead a job that etcd has forgotten.
     std::function<bool()> has_round = [] { return false; };
     // A job that this node had a part in is over.

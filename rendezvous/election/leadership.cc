@@ -12,7 +12,7 @@ namespace ddprun::rendezvous {
 namespace {
 
 // A process that sees the end of its lease so late did not run meanwhile.
-constexpr std::chrono::milliseconds kStoodStill{200};
+constexpr std::chrono::milliseconds kSuspended{200};
 
 void append(LeadershipActions& actions, LeadershipActions more) {
   for (LeadershipAction& action : more) actions.push_back(std::move(action));
@@ -313,11 +313,11 @@ LeadershipActions Leadership::record_written(Ticket ticket, bool done, Time now)
   return {RecordWritten{}};
 }
 
-LeadershipActions Leadership::step_down(std::string why, bool stood_still) {
+LeadershipActions Leadership::step_down(std::string why, bool was_suspended) {
   step_ = Step::kIdle;
   past_lease_ = std::exchange(lease_, 0);
   is_watched_ = false;
-  return {StopWatching{}, StepDown{std::move(why), stood_still}};
+  return {StopWatching{}, StepDown{std::move(why), was_suspended}};
 }
 
 // ---- time ----
@@ -327,7 +327,7 @@ LeadershipActions Leadership::time_passed(Time now) {
   if (follows() && now >= check_at_) return check();
   if (step_ != Step::kLeading) return {};
   if (now >= lease_ends_)
-    return step_down("etcd has not confirmed its lease in time", now >= lease_ends_ + kStoodStill);
+    return step_down("etcd has not confirmed its lease in time", now >= lease_ends_ + kSuspended);
   LeadershipActions actions;
   if (now >= renew_at_) {
     renew_at_ = now + rules_.renew_every;

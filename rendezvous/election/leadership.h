@@ -142,7 +142,7 @@ struct ReleaseKey {
 struct StepDown {
   std::string why;
   // Its lease ended while this process did not run: nobody need have led since.
-  bool stood_still = false;
+  bool was_suspended = false;
 };
 // There is no way to a leader. The last action.
 struct GiveUp {
@@ -247,7 +247,7 @@ class Leadership {
   LeadershipActions check();
   LeadershipActions checked_as_leader(const std::optional<KeyHolder>& holder);
   LeadershipActions write_record();
-  LeadershipActions step_down(std::string why, bool stood_still = false);
+  LeadershipActions step_down(std::string why, bool was_suspended = false);
   LeadershipActions give_up(ErrorCode code, std::string what);
   std::optional<LeadershipActions> out_of_time(Time now);
 

@@ -34,8 +34,9 @@ Election::Handlers ElectedSession::handlers() {
                                             session() ? session()->lease_ends() : Time{}));
           },
       .lost_leadership =
-          [this](const std::string& why, bool stood_still) {
-            perform(failover().lost_leadership(why, stood_still, std::chrono::steady_clock::now()));
+          [this](const std::string& why, bool was_suspended) {
+            perform(
+                failover().lost_leadership(why, was_suspended, std::chrono::steady_clock::now()));
           },
       .has_round = [this] { return callbacks_.resumes && failover().memory().is_round_whole(); },
       .job_over = [this](bool succeeded) { perform(failover().job_over(succeeded)); },

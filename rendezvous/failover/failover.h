@@ -172,8 +172,8 @@ class Failover {
   // `lease_ends`: of the session of now, if there is one.
   FailoverActions leader_found(const std::string& hostname, Time lease_ends);
   FailoverActions elected(JobRecord record);
-  // This process leads no more. `stood_still`: as in StepDown.
-  FailoverActions lost_leadership(const std::string& why, bool stood_still, Time now);
+  // This process leads no more. `was_suspended`: as in StepDown.
+  FailoverActions lost_leadership(const std::string& why, bool was_suspended, Time now);
   // The job is over, and no leader is there to say so.
   FailoverActions job_over(bool succeeded);
   // There is no way to a leader.

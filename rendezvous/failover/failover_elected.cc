@@ -112,14 +112,14 @@ FailoverActions Failover::admitted_by_leader() {
   return actions;
 }
 
-FailoverActions Failover::lost_leadership(const std::string& why, bool stood_still, Time now) {
+FailoverActions Failover::lost_leadership(const std::string& why, bool was_suspended, Time now) {
   if (host_ != HostState::kLeading) return {};
   SessionLost lost{
       .error = Error(ErrorCode::kLostLeadership, "this node leads the rendezvous no more: " + why),
       .is_fenced = true};
   FailoverActions actions = {DismissNodes{lost.error}};
   if (is_over_) return actions;
-  if (stood_still && rules_.keeps_workers) ask(lost, now);
+  if (was_suspended && rules_.keeps_workers) ask(lost, now);
   append(actions, leadership_lost(std::move(lost), now));
   return actions;
 }
@@ -188,7 +188,7 @@ void Failover::ask(SessionLost& lost, Time now) {
 
 // The leader that let this node in is gone. Its lease may hold for a while.
 FailoverActions Failover::leader_lost(SessionLost lost, Time now) {
-  if (lost.stood_still && rules_.keeps_workers) ask(lost, now);
+  if (lost.was_suspended && rules_.keeps_workers) ask(lost, now);
   FailoverActions actions;
   leave_session(lost.is_fenced, actions);
   leader_lives_ = leader_lives_ || lost.error.code() == ErrorCode::kLostLeadership;

@@ -272,7 +272,7 @@ void RemoteSession::add_lease(SessionLost& lost) const {
   if (may_follow || options_.workers_until) lost.lease_ends = lease_ends();
   if (!may_follow) return;
   lost.may_return = grant_.may_return;
-  lost.stood_still = lease_.stood_still(stamp());
+  lost.was_suspended = lease_.was_suspended(stamp());
   lost.host_returns = grant_.host_returns;
 }
 
@@ -333,7 +333,7 @@ void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Stat
   // one.
   const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                            status.error_code() == grpc::StatusCode::CANCELLED;
-  // The lease may have ended while this process stood still, and nobody looked.
+  // The lease may have ended while this process was suspended, and nobody looked.
   if (state_ == State::kConnected)
     return end(ErrorCode::kUnavailable,
                "the connection broke: " + (status.ok() ? "the host ended" : status.error_message()),
@@ -407,7 +407,7 @@ void RemoteSession::end(ErrorCode code, const std::string& what, bool is_fenced,
       .was_reached = state_ != State::kConnecting,
       .was_closed = was_closed,
       .lease_ends = lease_ends(),
-      .stood_still = lease_.stood_still(stamp()),
+      .was_suspended = lease_.was_suspended(stamp()),
       .may_return = grant_.may_return,
       .host_returns = grant_.host_returns});
 }

@@ -267,7 +267,7 @@ class StandsStill(EtcdTest):
 
     def test_nothing_starts_anew_of_a_job_that_may_have_ended(self):
         """Nobody else is left of its job, and etcd has forgotten it. The others may have finished
-        while this node stood still."""
+        while this node was suspended."""
         three = self.three("ended", ",keep_alive_interval=2", nnodes="1:3")
         others = [job for job in three.jobs if job is not three.leader]
         self.send([three.leader], signal.SIGSTOP)

@@ -71,7 +71,7 @@ class Suspended(LinksTest):
         for job in jobs:
             self.ends(job)
 
-    def test_a_node_that_stood_still_past_its_lease_comes_back(self):
+    def test_a_node_that_was_suspended_past_its_lease_comes_back(self):
         """The others have given it up, and so its workers end; it has a seat in the next round."""
         job = self.job("late", ",keep_alive_interval=1", "--max-restarts=1")
         self.read_lines(job.said, 2)
@@ -137,7 +137,7 @@ class StoppedAgent(LinksTest):
         self.assertNotIn("Signal 9", err)
         node.wait_gone()
 
-    def test_nothing_ends_within_the_lease_nor_where_the_guardian_stood_still_too(self):
+    def test_nothing_ends_within_the_lease_nor_where_the_guardian_was_suspended_too(self):
         host, node = self.two()
         workers = [job.worker(rank) for rank, job in enumerate((host, node))]
         os.kill(node.agent(), signal.SIGSTOP)

@@ -211,7 +211,7 @@ void SimNode::lose(bool is_fenced) {
           .is_fenced = is_fenced,
           .was_reached = is_admitted(),
           .lease_ends = Time(is_admitted() ? lease_.ends() : milliseconds(0)),
-          .stood_still = watched_ && is_admitted() && lease_.stood_still(stamp()),
+          .was_suspended = watched_ && is_admitted() && lease_.was_suspended(stamp()),
           .may_return = is_admitted()},
       local_now()));
 }

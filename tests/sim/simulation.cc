@@ -191,7 +191,7 @@ void Simulation::check_end() const {
   EXPECT_TRUE(host_.membership().ended()) << "the job hangs\n" << state();
   EXPECT_TRUE(all_over()) << "a node was forgotten\n" << state();
   for (const auto& node : nodes_) EXPECT_EQ(node->live_workers(), 0) << "a worker was forgotten";
-  // All machines stood still at one time and were never cut off. No moment and no length of that
+  // All machines were suspended at one time and were never cut off. No moment and no length of that
   // is a reason for a second round.
   if (is_calm_) {
     EXPECT_EQ(host_.last_round(), 1) << "a worker was started anew where nothing was lost";

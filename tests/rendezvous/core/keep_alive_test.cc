@@ -100,7 +100,7 @@ TEST(KeepAlive, AProcessThatDidNotRunAsksBeforeItsLeaseIsOver) {
   EXPECT_EQ(held.next_heartbeat(), milliseconds(30'000)) << "it asks at once";
   EXPECT_EQ(held.ends(), milliseconds(4500)) << "the lease itself is no longer";
   EXPECT_TRUE(held.is_doubted(milliseconds(30'000)));
-  // An answer that was under way before it stood still is none.
+  // An answer that was under way before it was suspended is none.
   held.renewed(milliseconds(1250), lease);
   EXPECT_EQ(held.ends(), milliseconds(4500));
   held.renewed(milliseconds(30'000), lease);
@@ -118,20 +118,20 @@ TEST(KeepAlive, ItAsksOnce) {
 }
 
 // The end of its connection meanwhile is no answer: another leader may give one.
-TEST(KeepAlive, AProcessThatDidNotRunStoodStillUntilItIsAnswered) {
+TEST(KeepAlive, AProcessThatDidNotRunWasSuspendedUntilItIsAnswered) {
   constexpr Lease lease{milliseconds(3500), milliseconds(250)};
   HeldLease held;
-  EXPECT_FALSE(held.stood_still(milliseconds(30'000))) << "it has no lease yet";
+  EXPECT_FALSE(held.was_suspended(milliseconds(30'000))) << "it has no lease yet";
   held.renewed(milliseconds(1000), lease);
-  EXPECT_FALSE(held.stood_still(milliseconds(3000))) << "its lease does not end soon";
-  EXPECT_TRUE(held.stood_still(milliseconds(30'000))) << "nobody has looked yet";
+  EXPECT_FALSE(held.was_suspended(milliseconds(3000))) << "its lease does not end soon";
+  EXPECT_TRUE(held.was_suspended(milliseconds(30'000))) << "nobody has looked yet";
   EXPECT_FALSE(held.is_over(milliseconds(30'000)));
-  EXPECT_TRUE(held.stood_still(milliseconds(30'100)));
+  EXPECT_TRUE(held.was_suspended(milliseconds(30'100)));
   HeldLease silent = held;
   held.renewed(milliseconds(30'000), lease);
-  EXPECT_FALSE(held.stood_still(milliseconds(30'100)));
+  EXPECT_FALSE(held.was_suspended(milliseconds(30'100)));
   EXPECT_TRUE(silent.is_over(milliseconds(30'000) + kAskLimit));
-  EXPECT_FALSE(silent.stood_still(milliseconds(30'000) + kAskLimit))
+  EXPECT_FALSE(silent.was_suspended(milliseconds(30'000) + kAskLimit))
       << "it was told nothing in time";
 }
 

@@ -47,7 +47,7 @@ SessionLost make_loss(const Command& command) {
           .was_reached = is_set(command, "reached", 1),
           .was_closed = is_set(command, "closed"),
           .lease_ends = make_time(command, "lease"),
-          .stood_still = is_set(command, "stood_still"),
+          .was_suspended = is_set(command, "was_suspended"),
           .may_return = is_set(command, "may_return", 1),
           .host_returns = is_set(command, "returns")};
 }
@@ -141,7 +141,7 @@ class Script {
                                  .others = command.number("others", 0),
                                  .leader_has_seat = is_set(command, "leader_has_seat")});
     if (verb == "lose_leadership")
-      return failover_->lost_leadership("it", is_set(command, "stood_still"), now_);
+      return failover_->lost_leadership("it", is_set(command, "was_suspended"), now_);
     if (verb == "job_over") return failover_->job_over(is_set(command, "succeeded"));
     if (verb == "give_up") return failover_->gave_up(Error(ErrorCode::kTimedOut, "no_leader"));
     return failover_->message(make_message(command), now_);
