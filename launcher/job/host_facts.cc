@@ -23,7 +23,7 @@
 #include "launcher/options/flag_values.h"
 #include "launcher/scheduler/ask_child.h"
 #include "launcher/scheduler/cpu_quota.h"
-#include "launcher/scheduler/started_in.h"
+#include "launcher/scheduler/start_mark.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "launcher/scheduler/started_in.h"
+#include "launcher/scheduler/start_mark.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -178,7 +178,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   std::erase_if(agent.base_env, is_withheld);
   plan.notices = options.notices;
   if (!options.start_mark.empty())
-    agent.base_env.push_back(fmt::format("{}={}", kStartedInVariable, options.start_mark));
+    agent.base_env.push_back(fmt::format("{}={}", kStartMarkVariable, options.start_mark));
   set_threads(options, plan);
   if (options.ends_at) {
     std::erase_if(agent.base_env, [](const std::string& entry) {

@@ -98,7 +98,7 @@ struct Options {
   std::vector<std::string> warnings{};                // one line each; the caller logs them
   std::vector<std::string> notices{};                 // one line each; the caller prints them
   std::optional<std::chrono::sys_seconds> ends_at{};  // when the scheduler ends the job
-  std::string start_mark{};  // of this process, for its workers (scheduler/started_in.h)
+  std::string start_mark{};  // of this process, for its workers (scheduler/start_mark.h)
   int cpus_per_task = 0;     // as the scheduler gave them to this process; 0: it does not say
 };
 

@@ -11,7 +11,7 @@
 #include "base/net/host_network.h"
 #include "launcher/options/parse_context.h"
 #include "launcher/scheduler/placement.h"
-#include "launcher/scheduler/started_in.h"
+#include "launcher/scheduler/start_mark.h"
 
 namespace ddprun::launcher {
 namespace {

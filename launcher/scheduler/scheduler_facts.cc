@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/numbers.h"
-#include "launcher/scheduler/started_in.h"
+#include "launcher/scheduler/start_mark.h"
 #include "proto/host_list.h"
 
 namespace ddprun::launcher {
@@ -111,7 +111,7 @@ class Detection {
   bool is_new(const SchedulerRow& row) const {
     if (!is_worker(env_)) return true;
     if (!env_("DDPRUN_JOB")) return false;  // torchrun's worker has no mark
-    const std::string then = env_(kStartedInVariable).value_or("");
+    const std::string then = env_(kStartMarkVariable).value_or("");
     return is_started_anew(then, start_mark(env_), row.scheduler);
   }
 

@@ -24,7 +24,7 @@ struct SchedulerInputs {
   std::function<std::optional<std::string>(const std::string& path)> read_file{};
   // This host's name with its domain, as its hosts file or DNS has it.
   std::function<std::string()> full_host_name{};
-  std::function<std::string()> slurm_step_above{};  // started_in.h
+  std::function<std::string()> slurm_step_above{};  // start_mark.h
   std::function<bool()> is_typed_at_terminal{};
 };
 

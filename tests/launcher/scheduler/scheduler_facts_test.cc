@@ -7,7 +7,7 @@
 #include <set>
 
 #include "launcher/scheduler/placement.h"
-#include "launcher/scheduler/started_in.h"
+#include "launcher/scheduler/start_mark.h"
 #include "tests/launcher/scheduler/recorded.h"
 
 namespace ddprun::launcher {

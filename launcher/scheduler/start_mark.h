@@ -13,7 +13,7 @@
 namespace ddprun::launcher {
 
 // Workers have the mark of their launcher in it, unless that is empty.
-inline constexpr const char* kStartedInVariable = "DDPRUN_STARTED_IN";
+inline constexpr const char* kStartMarkVariable = "DDPRUN_STARTED_IN";
 
 // Returns the mark of each scheduler for the step or job that this process is in, from its
 // variables. Empty: none says anything. Pure.

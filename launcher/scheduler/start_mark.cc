@@ -1,4 +1,4 @@
-#include "launcher/scheduler/started_in.h"
+#include "launcher/scheduler/start_mark.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
