@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "daemon/daemon_options.h"
-#include "daemon/given_words.h"
+#include "daemon/parsed_words.h"
 #include "launcher/options/flag_values.h"
 
 namespace ddprun::daemon {
@@ -86,7 +86,7 @@ constexpr std::array<Command, 7> kCommands = {{{"jobs", CtlCommand::kJobs, "", 0
 CtlUsageError usage(std::string message) { return {std::move(message) + "; see ddpctl --help"}; }
 
 // The values of the flags, and the words that are left.
-struct Given {
+struct CtlFlags {
   std::optional<std::string> endpoint;
   std::string token_file;
   rendezvous::TlsFiles tls{};
@@ -95,7 +95,7 @@ struct Given {
   std::vector<std::string> operands;
 };
 
-std::optional<CtlUsageError> set_deadline(Given& given, const std::string& text) {
+std::optional<CtlUsageError> set_deadline(CtlFlags& given, const std::string& text) {
   const auto seconds = launcher::parse_seconds(text);
   if (!seconds) return usage(fmt::format("--deadline={}: {}", text, seconds.error().message()));
   if (seconds->count() == 0)
@@ -104,10 +104,10 @@ std::optional<CtlUsageError> set_deadline(Given& given, const std::string& text)
   return std::nullopt;
 }
 
-std::variant<Given, CtlAnswer, CtlUsageError> read_flags(const std::vector<std::string>& words) {
+std::variant<CtlFlags, CtlAnswer, CtlUsageError> read_flags(const std::vector<std::string>& words) {
   const auto sorted = sort_words(words, kFlags);
   if (!sorted) return usage(sorted.error().message());
-  Given given{.operands = sorted->operands};
+  CtlFlags given{.operands = sorted->operands};
   for (const auto& [flag, text] : sorted->flags) {
     switch (flag) {
       case kEndpoint:
@@ -140,7 +140,7 @@ std::variant<Given, CtlAnswer, CtlUsageError> read_flags(const std::vector<std::
   return given;
 }
 
-std::optional<CtlUsageError> set_verb(CtlOptions& options, const Given& given) {
+std::optional<CtlUsageError> set_verb(CtlOptions& options, const CtlFlags& given) {
   const std::vector<std::string>& words = given.operands;
   if (words.size() > 1) options.question.job = words[1];
   if (words.size() > 1 && words[1].empty()) return usage("JOB is empty: expected a --rdzv-id");
@@ -170,7 +170,7 @@ std::optional<CtlUsageError> set_verb(CtlOptions& options, const Given& given) {
   return std::nullopt;
 }
 
-std::optional<CtlUsageError> set_endpoint(CtlOptions& options, const Given& given,
+std::optional<CtlUsageError> set_endpoint(CtlOptions& options, const CtlFlags& given,
                                           const EnvLookup& env) {
   const std::string text = given.endpoint.value_or(env(kEndpointVariable).value_or(""));
   if (text.empty())
@@ -194,7 +194,7 @@ std::variant<CtlOptions, CtlAnswer, CtlUsageError> parse_ctl(const std::vector<s
   const auto read = read_flags(words);
   if (const auto* answer = std::get_if<CtlAnswer>(&read)) return *answer;
   if (const auto* wrong = std::get_if<CtlUsageError>(&read)) return *wrong;
-  const Given& given = std::get<Given>(read);
+  const CtlFlags& given = std::get<CtlFlags>(read);
   if (given.operands.empty())
     return usage("no command: expected jobs, status, nodes, drain, resize, stop or wait");
   if (const auto missing = missing_tls_flag(given.tls); !missing.empty()) return usage(missing);

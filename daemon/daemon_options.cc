@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "base/hide_password.h"
-#include "daemon/given_words.h"
+#include "daemon/parsed_words.h"
 #include "launcher/options/flag_values.h"
 
 namespace ddprun::daemon {
@@ -293,7 +293,7 @@ Result<std::string> read_config(const std::string& path) {
 namespace {
 
 // The flags that are given; of two the last counts.
-std::optional<DaemonUsageError> set_from_flags(DaemonOptions& options, const GivenWords& given) {
+std::optional<DaemonUsageError> set_from_flags(DaemonOptions& options, const ParsedWords& given) {
   for (const auto& [flag, text] : given.flags) {
     if (flag == kReadConfig) continue;
     const auto named = std::ranges::find(kDaemonFlags, flag, &option::val);

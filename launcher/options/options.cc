@@ -66,7 +66,7 @@ std::string ParseContext::choice(FlagId id, int exit_code) {
 Parsed parse(const std::vector<std::string>& args, const EnvLookup& env, const HostFacts& host) {
   auto flags = read_flags(args, env);
   if (const auto* wrong = std::get_if<UsageError>(&flags)) return *wrong;
-  ParseContext context(std::get<GivenFlags>(flags), env, host);
+  ParseContext context(std::get<ParsedArguments>(flags), env, host);
   if (auto words = answer(context)) return *std::move(words);
   // The order decides which of several errors is told. read_environment() also compares the health
   // port with the endpoint, so it must come after read_rendezvous().

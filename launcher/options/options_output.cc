@@ -114,7 +114,7 @@ void read_http(ParseContext& context) {
 }  // namespace
 
 void read_output(ParseContext& context) {
-  const GivenFlags& given = context.given;
+  const ParsedArguments& given = context.given;
   Options& options = context.options;
   options.redirects = context.value_of(FlagId::kRedirects, parse_std_spec);
   options.tees = context.value_of(FlagId::kTee, parse_std_spec);

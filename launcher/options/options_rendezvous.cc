@@ -56,7 +56,7 @@ void warn_of_loopback(ParseContext& context) {
 // Not given, on one node: 0, any free port. A fixed port would collide with the next job of this
 // machine.
 std::uint16_t master_port(ParseContext& context) {
-  const GivenFlags& given = context.given;
+  const ParsedArguments& given = context.given;
   if (!given.has(FlagId::kMasterPort)) {
     warn_of_loopback(context);
     if (!one_node(context)) return kDefaultMasterPort;

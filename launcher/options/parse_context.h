@@ -1,4 +1,4 @@
-// The command line while it is being read. It has the given flags, the Options that are being
+// The command line while it is being read. It has the parsed arguments, the Options that are being
 // filled, and the first error. Each group of flags has one read_…() function (options_*.cc).
 // Internal to launcher/. One call of parse() owns it; main thread.
 #pragma once
@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "launcher/options/flag_table.h"
-#include "launcher/options/given_flags.h"
 #include "launcher/options/options.h"
+#include "launcher/options/parsed_arguments.h"
 
 namespace ddprun::launcher {
 
@@ -23,7 +23,7 @@ struct IntRule {
 
 class ParseContext {
  public:
-  ParseContext(GivenFlags& all_given, const EnvLookup& environment, const HostFacts& this_host)
+  ParseContext(ParsedArguments& all_given, const EnvLookup& environment, const HostFacts& this_host)
       : given(all_given), env(environment), host(this_host) {}
 
   // Keeps one error. The first one stays, except that exit code 2 replaces exit code 1. argparse
@@ -52,7 +52,7 @@ class ParseContext {
   // One of the words in the table's metavar. Any other text is an error with this exit code.
   std::string choice(FlagId id, int exit_code);
 
-  GivenFlags& given;
+  ParsedArguments& given;
   const EnvLookup& env;
   const HostFacts& host;
   SchedulerFacts scheduler_facts{};  // the scheduler that started us, whatever the flags say

@@ -1,15 +1,15 @@
-#include "daemon/given_words.h"
+#include "daemon/parsed_words.h"
 
 #include <fmt/format.h>
 
 namespace ddprun::daemon {
 
-Result<GivenWords> sort_words(std::vector<std::string> words, std::span<const option> flags) {
+Result<ParsedWords> sort_words(std::vector<std::string> words, std::span<const option> flags) {
   words.insert(words.begin(), "program");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  GivenWords given;
+  ParsedWords given;
   ::optind = 0;  // getopt(3): begins anew
   ::opterr = 0;
   for (;;) {

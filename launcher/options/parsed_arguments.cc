@@ -1,4 +1,4 @@
-#include "launcher/options/given_flags.h"
+#include "launcher/options/parsed_arguments.h"
 
 #include <fmt/format.h>
 #include <getopt.h>
@@ -55,7 +55,7 @@ bool looks_like_option(std::string_view text) {
 }
 
 // After --help and its like nothing more is looked at, so that errors behind them do not count.
-bool ends_reading(const GivenFlags& given) {
+bool ends_reading(const ParsedArguments& given) {
   return given.has(FlagId::kHelp) || given.has(FlagId::kVersion) ||
          given.has(FlagId::kPrintCompletion);
 }
@@ -147,7 +147,7 @@ class ArgvReader {
     getopt_long(1, argv_.data(), options_.letters(), options_.data(), nullptr);
   }
 
-  std::optional<UsageError> read_into(GivenFlags& given) {
+  std::optional<UsageError> read_into(ParsedArguments& given) {
     while (!ends_reading(given)) {
       const std::string word = word_at(optind);
       if (const Flag* own = own_flag(word)) {
@@ -176,7 +176,7 @@ class ArgvReader {
     return at < words_.size() ? words_[at] : std::string();
   }
 
-  std::optional<UsageError> take(int value, const std::string& word, GivenFlags& given) {
+  std::optional<UsageError> take(int value, const std::string& word, ParsedArguments& given) {
     if (value == '?' || value == ':') return refusal(value, word);
     const Flag& flag = *LongOptions::flag(value);
     const std::string name = fmt::format("--{}", flag.name);
@@ -195,7 +195,8 @@ class ArgvReader {
   }
 
   // Takes one of ddprun's own: `--name`, `--name=text` or `--name text`.
-  std::optional<UsageError> take_own(const Flag& flag, const std::string& word, GivenFlags& given) {
+  std::optional<UsageError> take_own(const Flag& flag, const std::string& word,
+                                     ParsedArguments& given) {
     ++optind;
     const std::string name = fmt::format("--{}", flag.name);
     const auto equals = word.find('=');
@@ -238,7 +239,7 @@ class ArgvReader {
   // SCRIPT and what follows it. argparse drops one `--` (seen with Python 3.11). It is the one
   // right before SCRIPT, which getopt_long has skipped by now. Else it is the one right after it.
   // All later ones are the script's.
-  void take_operands(GivenFlags& given) {
+  void take_operands(ParsedArguments& given) {
     auto at = static_cast<std::size_t>(optind);
     if (at >= words_.size()) return;
     const bool dropped_one = words_[at - 1] == "--" && at > 1;
@@ -254,12 +255,13 @@ class ArgvReader {
 };
 
 // Takes a flag from its PET_ variable, if that is set and the command line does not have the flag.
-std::optional<UsageError> read_variable(const Flag& flag, const EnvLookup& env, GivenFlags& given) {
+std::optional<UsageError> read_variable(const Flag& flag, const EnvLookup& env,
+                                        ParsedArguments& given) {
   if (!flag.from_environment || given.has(flag.id)) return std::nullopt;
   const std::string variable = pet_variable(flag);
   const auto text = env(variable);
   if (!text) return std::nullopt;
-  Given entry{*text, fmt::format("{}={}", variable, *text), true};
+  ParsedFlag entry{*text, fmt::format("{}={}", variable, *text), true};
   if (flag.kind == FlagKind::kSwitch) {
     const auto on = truth(*text);
     if (!on) {
@@ -274,23 +276,23 @@ std::optional<UsageError> read_variable(const Flag& flag, const EnvLookup& env, 
 
 }  // namespace
 
-std::string GivenFlags::text(FlagId id) const {
+std::string ParsedArguments::text(FlagId id) const {
   const auto found = flags.find(id);
   return found != flags.end() ? found->second.text : std::string(flag_of(id).standard);
 }
 
-std::string GivenFlags::shown(FlagId id) const {
+std::string ParsedArguments::shown(FlagId id) const {
   const auto found = flags.find(id);
   if (id == FlagId::kRdzvConf && found != flags.end()) return hide_passwords(found->second.shown);
   return found != flags.end() ? found->second.shown
                               : fmt::format("--{}={}", flag_of(id).name, flag_of(id).standard);
 }
 
-bool GivenFlags::differs(FlagId id) const { return text(id) != flag_of(id).standard; }
+bool ParsedArguments::differs(FlagId id) const { return text(id) != flag_of(id).standard; }
 
-std::variant<GivenFlags, UsageError> read_flags(const std::vector<std::string>& args,
-                                                const EnvLookup& env) {
-  GivenFlags given;
+std::variant<ParsedArguments, UsageError> read_flags(const std::vector<std::string>& args,
+                                                     const EnvLookup& env) {
+  ParsedArguments given;
   if (auto error = ArgvReader(args).read_into(given)) return *error;
   if (ends_reading(given)) return given;
   for (const Flag& flag : flag_table()) {

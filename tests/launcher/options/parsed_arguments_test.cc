@@ -1,6 +1,6 @@
 // The rules of form, checked against what torchrun 2.11's own parser did with the same lines
 // (Python 3.11).
-#include "launcher/options/given_flags.h"
+#include "launcher/options/parsed_arguments.h"
 
 #include <gtest/gtest.h>
 
@@ -11,11 +11,11 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-GivenFlags read(const Words& args, const Variables& variables = {}) {
+ParsedArguments read(const Words& args, const Variables& variables = {}) {
   const auto result = read_flags(args, environment(variables));
   if (const auto* error = std::get_if<UsageError>(&result))
     throw std::runtime_error(error->message);
-  return std::get<GivenFlags>(result);
+  return std::get<ParsedArguments>(result);
 }
 
 std::string refusal(const Words& args, const Variables& variables = {}) {
@@ -25,7 +25,7 @@ std::string refusal(const Words& args, const Variables& variables = {}) {
                           : std::to_string(error->exit_code) + " ddprun: " + error->message;
 }
 
-TEST(GivenFlags, TakeBothSpellingsOfEveryFlag) {
+TEST(ParsedArguments, TakeBothSpellingsOfEveryFlag) {
   for (const Flag& flag : flag_table()) {
     if (flag.kind == FlagKind::kSwitch || flag.id == FlagId::kPrintCompletion) continue;
     std::string underscored(flag.name);
@@ -38,7 +38,7 @@ TEST(GivenFlags, TakeBothSpellingsOfEveryFlag) {
   }
 }
 
-TEST(GivenFlags, TakeBothSpellingsOfEverySwitch) {
+TEST(ParsedArguments, TakeBothSpellingsOfEverySwitch) {
   for (const Flag& flag : flag_table()) {
     if (flag.kind == FlagKind::kValue) continue;
     std::string underscored(flag.name);
@@ -53,14 +53,14 @@ TEST(GivenFlags, TakeBothSpellingsOfEverySwitch) {
   EXPECT_TRUE(read({"-m", "E"}).is_on(FlagId::kModule));
 }
 
-TEST(GivenFlags, EndAtTheScript) {
-  const GivenFlags given = read({"--nnodes", "1", "E", "--nnodes", "2", "-h", "--nope"});
+TEST(ParsedArguments, EndAtTheScript) {
+  const ParsedArguments given = read({"--nnodes", "1", "E", "--nnodes", "2", "-h", "--nope"});
   EXPECT_EQ(given.text(FlagId::kNnodes), "1");
   EXPECT_EQ(given.script, "E");
   EXPECT_EQ(given.script_args, (Words{"--nnodes", "2", "-h", "--nope"}));
 }
 
-TEST(GivenFlags, DropTheFirstDoubleDashBesideTheScript) {
+TEST(ParsedArguments, DropTheFirstDoubleDashBesideTheScript) {
   EXPECT_EQ(read({"--", "E", "--", "a"}).script_args, (Words{"--", "a"}));
   EXPECT_EQ(read({"E", "--", "a"}).script_args, (Words{"a"}));
   EXPECT_EQ(read({"E", "--", "--", "a"}).script_args, (Words{"--", "a"}));
@@ -69,14 +69,14 @@ TEST(GivenFlags, DropTheFirstDoubleDashBesideTheScript) {
   EXPECT_EQ(read({"E", "a", "--", "b"}).script_args, (Words{"a", "--", "b"}));
 }
 
-TEST(GivenFlags, TakeALoneDashOrAnEmptyWordAsTheScript) {
+TEST(ParsedArguments, TakeALoneDashOrAnEmptyWordAsTheScript) {
   EXPECT_EQ(read({"-", "--nnodes", "2"}).script, "-");
   EXPECT_EQ(read({"", "b"}).script, "");
   EXPECT_TRUE(read({"", "b"}).has_script);
   EXPECT_FALSE(read({"--nnodes", "2"}).has_script);
 }
 
-TEST(GivenFlags, TakeAUniquePrefix) {
+TEST(ParsedArguments, TakeAUniquePrefix) {
   EXPECT_TRUE(read({"--stand", "E"}).is_on(FlagId::kStandalone));
   EXPECT_TRUE(read({"--no-p", "E"}).is_on(FlagId::kNoPython));
   EXPECT_TRUE(read({"--no-", "E"}).is_on(FlagId::kNoPython));
@@ -84,7 +84,7 @@ TEST(GivenFlags, TakeAUniquePrefix) {
   EXPECT_EQ(read({"--node-", "1", "E"}).text(FlagId::kNodeRank), "1");
 }
 
-TEST(GivenFlags, RefuseAPrefixOfTwoSpellings) {
+TEST(ParsedArguments, RefuseAPrefixOfTwoSpellings) {
   EXPECT_EQ(refusal({"--nproc", "2", "E"}),
             "2 ddprun: --nproc: ambiguous, could be --nproc-per-node, --nproc_per_node");
   EXPECT_EQ(refusal({"--nproc=2", "E"}),
@@ -94,10 +94,10 @@ TEST(GivenFlags, RefuseAPrefixOfTwoSpellings) {
       "2 ddprun: --no: ambiguous, could be --node-rank, --node_rank, --no-python, --no_python");
 }
 
-TEST(GivenFlags, TakeAllFormsOfAShortOption) {
+TEST(ParsedArguments, TakeAllFormsOfAShortOption) {
   for (const Words& line :
        {Words{"-t3", "E"}, {"-t", "3", "E"}, {"-t=3", "E"}, {"--tee=3", "E"}, {"-mt3", "E"}}) {
-    const GivenFlags given = read(line);
+    const ParsedArguments given = read(line);
     EXPECT_EQ(given.text(FlagId::kTee), "3") << line[0];
     EXPECT_EQ(given.shown(FlagId::kTee), "--tee=3");
     EXPECT_EQ(given.script, "E");
@@ -107,7 +107,7 @@ TEST(GivenFlags, TakeAllFormsOfAShortOption) {
   EXPECT_EQ(read({"-role", "x", "E"}).text(FlagId::kRedirects), "ole");
 }
 
-TEST(GivenFlags, RefuseUnknownOptions) {
+TEST(ParsedArguments, RefuseUnknownOptions) {
   EXPECT_EQ(refusal({"--nope", "x"}), "2 ddprun: --nope: unknown option; ddprun --help lists them");
   EXPECT_EQ(refusal({"--nope=1", "x"}),
             "2 ddprun: --nope=1: unknown option; ddprun --help lists them");
@@ -115,13 +115,13 @@ TEST(GivenFlags, RefuseUnknownOptions) {
   EXPECT_EQ(refusal({"-mx", "E"}), "2 ddprun: -mx: unknown option; ddprun --help lists them");
 }
 
-TEST(GivenFlags, RefuseAValueOfASwitch) {
+TEST(ParsedArguments, RefuseAValueOfASwitch) {
   EXPECT_EQ(refusal({"--standalone=1", "E"}),
             "2 ddprun: --standalone=1: this option takes no value");
   EXPECT_EQ(refusal({"-m=1", "E"}).substr(0, 13), "2 ddprun: -m=");
 }
 
-TEST(GivenFlags, RefuseAMissingValue) {
+TEST(ParsedArguments, RefuseAMissingValue) {
   EXPECT_EQ(refusal({"--role"}), "2 ddprun: --role: expected a value");
   EXPECT_EQ(refusal({"-t"}), "2 ddprun: --tee: expected a value");
   EXPECT_EQ(refusal({"--role", "--standalone", "E"}), "2 ddprun: --role: expected a value");
@@ -129,7 +129,7 @@ TEST(GivenFlags, RefuseAMissingValue) {
   EXPECT_EQ(refusal({"--role", "--", "E"}), "2 ddprun: --role: expected a value");
 }
 
-TEST(GivenFlags, TakeValuesThatOnlyLookLikeOptions) {
+TEST(ParsedArguments, TakeValuesThatOnlyLookLikeOptions) {
   EXPECT_EQ(read({"--max-restarts", "-1", "E"}).text(FlagId::kMaxRestarts), "-1");
   EXPECT_EQ(read({"--monitor-interval", "-.5", "E"}).text(FlagId::kMonitorInterval), "-.5");
   EXPECT_EQ(read({"--role", "-x y", "E"}).text(FlagId::kRole), "-x y");
@@ -138,24 +138,24 @@ TEST(GivenFlags, TakeValuesThatOnlyLookLikeOptions) {
   EXPECT_EQ(read({"--role", "-", "E"}).text(FlagId::kRole), "-");
 }
 
-TEST(GivenFlags, LetTheLastOfSeveralCount) {
+TEST(ParsedArguments, LetTheLastOfSeveralCount) {
   EXPECT_EQ(read({"--nnodes=1", "--nnodes=2", "E"}).text(FlagId::kNnodes), "2");
 }
 
-TEST(GivenFlags, LetTheCommandLineBeatTheVariable) {
+TEST(ParsedArguments, LetTheCommandLineBeatTheVariable) {
   const Variables two = {{"PET_NNODES", "2"}};
   EXPECT_EQ(read({"E"}, two).shown(FlagId::kNnodes), "PET_NNODES=2");
   EXPECT_EQ(read({"--nnodes=3", "E"}, two).shown(FlagId::kNnodes), "--nnodes=3");
   EXPECT_EQ(read({"E"}).shown(FlagId::kNnodes), "--nnodes=1:1");
 }
 
-TEST(GivenFlags, TakeAnEmptyVariableAsSet) {
-  const GivenFlags given = read({"E"}, {{"PET_NNODES", ""}});
+TEST(ParsedArguments, TakeAnEmptyVariableAsSet) {
+  const ParsedArguments given = read({"E"}, {{"PET_NNODES", ""}});
   EXPECT_TRUE(given.has(FlagId::kNnodes));
   EXPECT_EQ(given.text(FlagId::kNnodes), "");
 }
 
-TEST(GivenFlags, ReadTruthValuesOfSwitchVariables) {
+TEST(ParsedArguments, ReadTruthValuesOfSwitchVariables) {
   for (const auto* yes : {"1", "true", "TRUE", "yes", "2"}) {
     EXPECT_TRUE(read({"E"}, {{"PET_STANDALONE", yes}}).is_on(FlagId::kStandalone)) << yes;
   }
@@ -169,7 +169,7 @@ TEST(GivenFlags, ReadTruthValuesOfSwitchVariables) {
   }
 }
 
-TEST(GivenFlags, TakeOurOwnByTheirWholeNamesOnly) {
+TEST(ParsedArguments, TakeOurOwnByTheirWholeNamesOnly) {
   EXPECT_EQ(refusal({"--quie", "E"}).substr(0, 18), "2 ddprun: --quie: ");
   EXPECT_EQ(refusal({"--exit=detailed", "E"}).substr(0, 27), "2 ddprun: --exit=detailed: ");
   // Unique with torchrun, so unique here, though ddprun has --restart-window, --use-env, --version.
@@ -177,7 +177,7 @@ TEST(GivenFlags, TakeOurOwnByTheirWholeNamesOnly) {
   EXPECT_EQ(read({"--signals-=SIGTERM", "E"}).text(FlagId::kSignalsToHandle), "SIGTERM");
 }
 
-TEST(GivenFlags, TakeAllFormsOfOurOwn) {
+TEST(ParsedArguments, TakeAllFormsOfOurOwn) {
   EXPECT_EQ(read({"--error-report=f", "E"}).text(FlagId::kErrorReport), "f");
   EXPECT_EQ(read({"--error_report", "f", "E"}).text(FlagId::kErrorReport), "f");
   EXPECT_EQ(read({"--error-report=", "E"}).text(FlagId::kErrorReport), "");
@@ -192,8 +192,8 @@ TEST(GivenFlags, TakeAllFormsOfOurOwn) {
 }
 
 // torchrun takes --local-rank=0 for --local-ranks-filter=0; the bare word is ours.
-TEST(GivenFlags, TakeLocalRankWithAValueAsTorchrunsAbbreviation) {
-  const GivenFlags given = read({"--local-rank=0,1", "E"});
+TEST(ParsedArguments, TakeLocalRankWithAValueAsTorchrunsAbbreviation) {
+  const ParsedArguments given = read({"--local-rank=0,1", "E"});
   EXPECT_EQ(given.text(FlagId::kLocalRanksFilter), "0,1");
   EXPECT_FALSE(given.is_on(FlagId::kLocalRank));
   EXPECT_EQ(read({"--local_rank=2", "E"}).text(FlagId::kLocalRanksFilter), "2");
@@ -201,16 +201,16 @@ TEST(GivenFlags, TakeLocalRankWithAValueAsTorchrunsAbbreviation) {
   EXPECT_TRUE(read({"--local-rank", "E"}).is_on(FlagId::kLocalRank));
 }
 
-TEST(GivenFlags, ForgetALineThatEndedInItsMiddle) {
+TEST(ParsedArguments, ForgetALineThatEndedInItsMiddle) {
   EXPECT_EQ(refusal({"-mx", "E"}).substr(0, 15), "2 ddprun: -mx: ");  // stops within a cluster
   EXPECT_EQ(read({"--quiet", "-r1", "E"}).text(FlagId::kRedirects), "1");
 }
 
-TEST(GivenFlags, ReadNoVariableThatTorchrunDoesNotRead) {
+TEST(ParsedArguments, ReadNoVariableThatTorchrunDoesNotRead) {
   EXPECT_EQ(refusal({"E"}, {{"PET_NUMA_BINDING", "node"}, {"PET_HELP", "1"}}), "accepted");
 }
 
-TEST(GivenFlags, StopAtHelpWhereItStands) {
+TEST(ParsedArguments, StopAtHelpWhereItStands) {
   EXPECT_TRUE(read({"--help", "--nope"}).has(FlagId::kHelp));
   EXPECT_TRUE(read({"-h"}).has(FlagId::kHelp));
   EXPECT_TRUE(read({"-mh"}).has(FlagId::kHelp));

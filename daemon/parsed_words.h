@@ -12,7 +12,7 @@
 
 namespace ddprun::daemon {
 
-struct GivenWords {
+struct ParsedWords {
   struct Flag {
     int value = 0;     // option::val
     std::string text;  // empty where the flag takes none
@@ -23,6 +23,6 @@ struct GivenWords {
 
 // `flags`: with the empty one at its end; -h is a flag of the table. Errors: kInvalidArgument, a
 // word that is no flag, or without its value.
-Result<GivenWords> sort_words(std::vector<std::string> words, std::span<const option> flags);
+Result<ParsedWords> sort_words(std::vector<std::string> words, std::span<const option> flags);
 
 }  // namespace ddprun::daemon

@@ -20,15 +20,15 @@ namespace ddprun::launcher {
 
 // One flag as it was given. If it is given several times, the last one on the command line counts.
 // The command line goes before the variable.
-struct Given {
+struct ParsedFlag {
   std::string text;               // switches: "1" or "0"
   std::string shown;              // for error messages: `--nnodes=2:1` or `PET_NNODES=2:1`
   bool from_environment = false;  // from a PET_ variable
 };
 
 // Everything that was given: the flags, then SCRIPT and its own arguments.
-struct GivenFlags {
-  std::map<FlagId, Given> flags{};
+struct ParsedArguments {
+  std::map<FlagId, ParsedFlag> flags{};
   bool has_script = false;
   std::string script{};
   std::vector<std::string> script_args{};
@@ -47,7 +47,7 @@ struct GivenFlags {
 // ambiguous, or a value that is missing or too much. Exit code 1: a switch's variable that is no
 // truth value. At --help, --version or --print-completion the reading ends, and what follows is not
 // looked at.
-std::variant<GivenFlags, UsageError> read_flags(const std::vector<std::string>& args,
-                                                const EnvLookup& env);
+std::variant<ParsedArguments, UsageError> read_flags(const std::vector<std::string>& args,
+                                                     const EnvLookup& env);
 
 }  // namespace ddprun::launcher
