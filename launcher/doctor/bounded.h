@@ -1,7 +1,7 @@
 // Asks what may never answer (a resolver, a dead file server, a driver) on a thread of its own. The
 // thread of a question that took too long is left behind. Only the end of this process ends a
 // system call that hangs. So a question owns all that it touches. For a process that ends soon, and
-// forks no agent (launcher/scheduler/ask_child.h).
+// forks no agent (launcher/scheduler/run_child.h).
 #pragma once
 
 #include <chrono>

@@ -10,8 +10,8 @@
 #include "launcher/doctor/gather.h"
 #include "launcher/doctor/judge.h"
 #include "launcher/job/plan.h"
-#include "launcher/scheduler/ask_child.h"
 #include "launcher/scheduler/cpu_quota.h"
+#include "launcher/scheduler/run_child.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -55,7 +55,7 @@ bool has_file(const std::string& path, const CommandFacts& files, Clock::time_po
     const FileKind kind = files.inspect(path).kind;
     return kind != FileKind::kMissing && kind != FileKind::kDirectory ? kYes : kNo;
   };
-  return ask_child(question, end) == kYes;
+  return run_child(question, end) == kYes;
 }
 
 // Returns the facts of this node that the others compare. A program needs no torch.
@@ -125,7 +125,7 @@ Examination examine_node(const NodeQuestion& question, const CommandFacts& files
     const NodeFacts facts = gather_node(question, files, end);
     return write_examination({.self = peer_of(facts), .findings = judge_node(question, facts)});
   };
-  const auto text = ask_child(look, end + kToSayIt);
+  const auto text = run_child(look, end + kToSayIt);
   const auto found = text ? read_examination(*text) : std::nullopt;
   return found ? *found : unanswered();
 }

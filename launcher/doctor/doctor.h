@@ -1,6 +1,6 @@
 // `ddprun doctor` and --check: from the options of a job to what is said of this node. A shell
 // around gather.h and judge.h. A question that may never be answered goes to a child
-// (launcher/scheduler/ask_child.h). So this process has no thread afterwards, and all is said in
+// (launcher/scheduler/run_child.h). So this process has no thread afterwards, and all is said in
 // time. Main thread, at start.
 #pragma once
 

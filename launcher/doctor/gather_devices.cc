@@ -117,7 +117,7 @@ PythonFacts gather_python(const CommandFacts& files, Clock::time_point end) {
   if (found.path.empty()) return found;
   const auto limit = left_for_program(end);
   const auto begin = Clock::now();
-  const auto printed = ask_program({found.path, "-c", kFindTorch}, limit);
+  const auto printed = run_program({found.path, "-c", kFindTorch}, limit);
   if (!printed) {
     found.hangs = Clock::now() - begin >= limit;
     return found;
@@ -141,7 +141,7 @@ GpuFacts gather_gpus(int counted, Clock::time_point end) {
   gpus.can_open = control >= 0;
   if (control >= 0) ::close(control);
   gpus.xids = recent_xids();
-  const auto csv = ask_program(
+  const auto csv = run_program(
       {"nvidia-smi",
        "--query-gpu=index,name,driver_version,persistence_mode,"
        "ecc.errors.uncorrected.volatile.total,remapped_rows.pending,remapped_rows.failure",

@@ -21,8 +21,8 @@
 #include "base/assert.h"
 #include "launcher/job/numa_sysfs.h"
 #include "launcher/options/flag_values.h"
-#include "launcher/scheduler/ask_child.h"
 #include "launcher/scheduler/cpu_quota.h"
+#include "launcher/scheduler/run_child.h"
 #include "launcher/scheduler/start_mark.h"
 
 namespace ddprun::launcher {
@@ -102,7 +102,7 @@ std::string full_host_name() {
   std::string name(HOST_NAME_MAX + 1, '\0');
   if (::gethostname(name.data(), name.size() - 1) != 0) return {};
   name.resize(name.find('\0'));
-  return ask_child([&name] { return canonical_name(name); },
+  return run_child([&name] { return canonical_name(name); },
                    std::chrono::steady_clock::now() + kNameLimit)
       .value_or(name);
 }
@@ -311,7 +311,7 @@ HostFacts real_host_facts(const EnvLookup& env) {
                            .full_host_name = full_host_name,
                            .slurm_step_above = slurm_step_above,
                            .is_typed_at_terminal = is_typed_at_terminal},
-      .ask = [](const std::vector<std::string>& words) { return ask_program(words); }};
+      .ask = [](const std::vector<std::string>& words) { return run_program(words); }};
 }
 
 CommandFacts real_command_facts(const EnvLookup& env) {

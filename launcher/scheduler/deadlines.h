@@ -45,7 +45,7 @@ Deadlines ask_deadlines(const SchedulerFacts& scheduler_facts, const Ask& ask, b
 
 // The program really runs, with our variables but the token, and no input. It is killed after
 // `limit`, and what it prints beyond 64 KiB is dropped.
-std::optional<std::string> ask_program(const std::vector<std::string>& words,
+std::optional<std::string> run_program(const std::vector<std::string>& words,
                                        std::chrono::milliseconds limit = kAskLimit);
 
 }  // namespace ddprun::launcher

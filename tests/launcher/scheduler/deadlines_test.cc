@@ -80,23 +80,23 @@ TEST(Deadlines, AreNotAskedForWhatIsSaid) {
   EXPECT_EQ(ask_deadlines(detect(recorded("slurm_step")), ask, false).grace, std::nullopt);
 }
 
-TEST(AskProgram, AnswersWhatItPrints) {
-  EXPECT_EQ(ask_program({"sh", "-c", "echo a; echo b >&2"}), "a\n");
-  EXPECT_EQ(ask_program({"cat"}), "");
-  EXPECT_EQ(ask_program({"sh", "-c", "echo a; exit 1"}), std::nullopt);
-  EXPECT_EQ(ask_program({"ddprun-no-such-program"}), std::nullopt);
+TEST(RunProgram, AnswersWhatItPrints) {
+  EXPECT_EQ(run_program({"sh", "-c", "echo a; echo b >&2"}), "a\n");
+  EXPECT_EQ(run_program({"cat"}), "");
+  EXPECT_EQ(run_program({"sh", "-c", "echo a; exit 1"}), std::nullopt);
+  EXPECT_EQ(run_program({"ddprun-no-such-program"}), std::nullopt);
 }
 
-TEST(AskProgram, TellsNobodyTheToken) {
+TEST(RunProgram, TellsNobodyTheToken) {
   ::setenv("DDPRUN_TOKEN", "secret", 1);
-  EXPECT_EQ(ask_program({"sh", "-c", "echo ${DDPRUN_TOKEN-none} ${PATH:+path}"}), "none path\n");
+  EXPECT_EQ(run_program({"sh", "-c", "echo ${DDPRUN_TOKEN-none} ${PATH:+path}"}), "none path\n");
   ::unsetenv("DDPRUN_TOKEN");
 }
 
-TEST(AskProgram, WaitsForNobody) {
+TEST(RunProgram, WaitsForNobody) {
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(ask_program({"sleep", "1000"}), std::nullopt);
-  EXPECT_EQ(ask_program({"sh", "-c", "exec >&-; exec sleep 1000"}), std::nullopt);
+  EXPECT_EQ(run_program({"sleep", "1000"}), std::nullopt);
+  EXPECT_EQ(run_program({"sh", "-c", "exec >&-; exec sleep 1000"}), std::nullopt);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 

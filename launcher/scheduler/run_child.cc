@@ -1,4 +1,4 @@
-#include "launcher/scheduler/ask_child.h"
+#include "launcher/scheduler/run_child.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -71,7 +71,7 @@ void end_child(pid_t pid) {
 
 }  // namespace
 
-std::optional<std::string> ask_child(const std::function<std::string()>& question,
+std::optional<std::string> run_child(const std::function<std::string()>& question,
                                      Clock::time_point end) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;

@@ -74,7 +74,7 @@ bool ends_by(pid_t pid, std::chrono::steady_clock::time_point end) {
 
 }  // namespace
 
-std::optional<std::string> ask_program(const std::vector<std::string>& words,
+std::optional<std::string> run_program(const std::vector<std::string>& words,
                                        std::chrono::milliseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   std::array<int, 2> ends{};
