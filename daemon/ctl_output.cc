@@ -197,7 +197,7 @@ std::string output(const CtlOptions& options, const ControlAnswer& answer) {
   return as_text(options, answer);
 }
 
-std::string complaint(const CtlOptions& options, const ControlAnswer& answer) {
+std::string error_text(const CtlOptions& options, const ControlAnswer& answer) {
   if (answer.outcome == ControlOutcome::kDone) return {};
   std::string text = shown_text(answer.text);
   if (answer.outcome == ControlOutcome::kTls && text.starts_with("it does not take TLS"))

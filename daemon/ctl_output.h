@@ -12,7 +12,7 @@ namespace ddprun::daemon {
 // With a newline at its end. Empty: nothing to print.
 std::string output(const CtlOptions& options, const rendezvous::ControlAnswer& answer);
 // Returns the error, for stderr; empty where all is well.
-std::string complaint(const CtlOptions& options, const rendezvous::ControlAnswer& answer);
+std::string error_text(const CtlOptions& options, const rendezvous::ControlAnswer& answer);
 CtlExit exit_code(const rendezvous::ControlAnswer& answer);
 
 }  // namespace ddprun::daemon

@@ -150,7 +150,7 @@ Result<void> set_etcd_conf(DaemonOptions& options, const std::string& text) {
   const auto members = std::move(options.etcd.members);
   options.etcd = conf->etcd;
   options.etcd.members = members;
-  if (const auto wrong = rendezvous::objection(options.etcd)) return *wrong;
+  if (const auto wrong = rendezvous::validate(options.etcd)) return *wrong;
   return {};
 }
 

@@ -167,7 +167,7 @@ int run(CtlOptions options, const EnvLookup& env) {
   const auto answer = ask(options, rendezvous::key_of_token(*token), *waiting);
   waiting.reset();
   std::fputs(output(options, answer).c_str(), stdout);
-  const std::string wrong = complaint(options, answer);
+  const std::string wrong = error_text(options, answer);
   if (!wrong.empty()) std::fprintf(stderr, "ddpctl: %s\n", shown_text(wrong).c_str());
   // A full disk must not look like success.
   if (std::fflush(stdout) != 0) return kCtlFailed;

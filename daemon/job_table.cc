@@ -12,8 +12,8 @@ constexpr std::size_t kMaxIdBytes = 255;
 
 }  // namespace
 
-std::optional<Error> JobTable::objection(const std::string& id, const rendezvous::NodeSpec& spec,
-                                         bool is_limited) const {
+std::optional<Error> JobTable::validate(const std::string& id, const rendezvous::NodeSpec& spec,
+                                        bool is_limited) const {
   if (id.empty() || id.size() > kMaxIdBytes)
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("rendezvous: an rdzv_id of {} bytes: expected 1 to {}", id.size(),
@@ -52,7 +52,7 @@ Result<JobTable::Admission> JobTable::admit(const std::string& id, const rendezv
   const bool is_inherited = awaited_.contains(id) ||
                             (known && jobs_.at(*known).is_inherited && !jobs_.at(*known).ended_at);
   const bool is_limited = !(comes_back && is_inherited);
-  if (auto error = objection(id, spec, is_limited)) return *std::move(error);
+  if (auto error = validate(id, spec, is_limited)) return *std::move(error);
   if (known && !jobs_.at(*known).ended_at) {
     Entry& entry = jobs_.at(*known);
     // Spares too.

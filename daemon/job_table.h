@@ -87,8 +87,8 @@ class JobTable {
     std::optional<Time> alone_since;
   };
 
-  std::optional<Error> objection(const std::string& id, const rendezvous::NodeSpec& spec,
-                                 bool is_limited) const;
+  std::optional<Error> validate(const std::string& id, const rendezvous::NodeSpec& spec,
+                                bool is_limited) const;
   int live() const { return static_cast<int>(jobs_.size() + awaited_.size()) - ended_; }
   std::optional<Error> too_much(std::uint64_t memory_bytes) const;
   bool is_replaced(JobNumber job, const Entry& entry) const;

@@ -122,7 +122,7 @@ void read_etcd(ParseContext& context) {
     context.warn(
         "--rdzv-conf=password=…: every user of this host can read a command line; put it into a "
         "file that only you may read: password_file=PATH");
-  if (const auto wrong = rendezvous::objection(etcd))
+  if (const auto wrong = rendezvous::validate(etcd))
     context.fail(FlagId::kRdzvConf, 1, wrong->message());
   read_what_is_found_out(context, "with --rdzv-backend=" + backend);
   context.options.rendezvous = Rendezvous::kEtcd;

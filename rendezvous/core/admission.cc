@@ -43,8 +43,8 @@ bool differs(const NodeSpec& spec, const RoundPolicy& policy) {
          (spec.min_nodes != policy.min_nodes || spec.max_nodes != policy.max_nodes);
 }
 
-std::optional<JoinRefusal> objection(SessionId session, const NodeSpec& spec,
-                                     const RoundPolicy& policy, const Members& members) {
+std::optional<JoinRefusal> validate(SessionId session, const NodeSpec& spec,
+                                    const RoundPolicy& policy, const Members& members) {
   if (differs(spec, policy)) return wrong_size(spec, policy);
   if (spec.local_world_size < 1 || spec.local_world_size > kMaxLocalWorldSize)
     return JoinRefusal(Error(ErrorCode::kInvalidArgument,

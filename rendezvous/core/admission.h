@@ -40,8 +40,8 @@ struct JoinRefusal {
 
 // Why `spec` cannot be in this job; no value if it can. The codec has checked lengths only. The
 // node of `session` is one of `members` already.
-std::optional<JoinRefusal> objection(SessionId session, const NodeSpec& spec,
-                                     const RoundPolicy& policy, const Members& members);
+std::optional<JoinRefusal> validate(SessionId session, const NodeSpec& spec,
+                                    const RoundPolicy& policy, const Members& members);
 
 // The job has one budget. If the nodes of a round were started with different ones, the smallest
 // holds. So no node is restarted more often than its user allowed. Window and backoff are those of

@@ -60,7 +60,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   } else if (phase_ == Phase::kEnded) {
     error = JoinRefusal(over());
   } else {
-    error = objection(session, spec, given_, members_);
+    error = validate(session, spec, given_, members_);
   }
   if (error) {
     members_.set_state(member, MemberState::kDismissed);

@@ -95,7 +95,7 @@ Outcome Membership::gave_up(Member& member, const ResumeRequest& node, Time now)
 std::optional<HostMessage> Membership::refusal(SessionId session, const ResumeRequest& node,
                                                const Observed& observed) const {
   if (phase_ == Phase::kEnded) return end_for(node.round);
-  const auto error = objection(session, node.spec, given_, members_);
+  const auto error = validate(session, node.spec, given_, members_);
   if (!error) return std::nullopt;
   return SessionLost{error->error_for(observed)};
 }

@@ -49,7 +49,7 @@ std::optional<Error> set_etcd(EtcdPlan& etcd, std::string_view key, std::string_
   return std::nullopt;
 }
 
-std::optional<Error> objection(const EtcdPlan& etcd) {
+std::optional<Error> validate(const EtcdPlan& etcd) {
   const bool has_files = !etcd.ca_file.empty() || !etcd.cert_file.empty() || !etcd.key_file.empty();
   if (has_files && !etcd.with_tls) return expected("protocol=https with cacert, cert or key");
   if (etcd.cert_file.empty() != etcd.key_file.empty())

@@ -49,7 +49,7 @@ inline constexpr std::string_view kDaemonsKey = "daemons";
 // one clause.
 std::optional<Error> set_etcd(EtcdPlan& etcd, std::string_view key, std::string_view text);
 // Returns why the settings do not go together, in one clause.
-std::optional<Error> objection(const EtcdPlan& etcd);
+std::optional<Error> validate(const EtcdPlan& etcd);
 
 // It is a part of keys in etcd: 1 to 64 letters, digits, dots, hyphens and underscores.
 std::optional<Error> check_group_name(std::string_view text);

@@ -21,7 +21,7 @@ def matching(names, pattern):
 
 
 def judge(case, observed, always_patterns, met_always):
-    """(differences explained by the case, complaints) of one line; `observed` is torchrun's facts,
+    """(differences explained by the case, failures) of one line; `observed` is torchrun's facts,
     then ddprun's. Adds to `met_always` what of the patterns that hold for every line was met."""
     theirs, ours = observed
     found = differences(theirs, ours)
@@ -31,17 +31,17 @@ def judge(case, observed, always_patterns, met_always):
         met_always.update([pattern] if names else [])
         explained.update(names)
     always = set(explained)
-    complaints = []
+    failures = []
     for pattern in case.differs:
         names = matching(found, pattern)
         explained.update(names)
         if not names:
-            complaints.append(f"expected to differ, and does not: {pattern}")
+            failures.append(f"expected to differ, and does not: {pattern}")
     for name, value in case.ours.items():
         if ours.get(name, ABSENT) != value:
-            complaints.append(
+            failures.append(
                 f"{name}: ddprun's should be {value!r}, is {ours.get(name, ABSENT)!r}"
             )
     for name in sorted(set(found) - explained):
-        complaints.append(f"{name}: torchrun {found[name][0]!r}, ddprun {found[name][1]!r}")
-    return explained - always, complaints
+        failures.append(f"{name}: torchrun {found[name][0]!r}, ddprun {found[name][1]!r}")
+    return explained - always, failures

@@ -36,24 +36,24 @@ class Judge(unittest.TestCase):
     def test_equal_facts_are_equal(self):
         self.assertEqual(self.judge({"exit": 0}, {"exit": 0}), (set(), []))
 
-    def test_every_difference_is_a_complaint(self):
+    def test_every_difference_is_a_failure(self):
         for theirs, ours in (({"exit": 0}, {"exit": 1}), ({"exit": 0}, {}), ({}, {"exit": 0})):
             self.assertEqual(len(self.judge(theirs, ours)[1]), 1, (theirs, ours))
 
     def test_an_explained_difference_is_none(self):
-        explained, complaints = self.judge(
+        explained, failures = self.judge(
             {"env A": 1, "exit": 0}, {"env A": 2, "exit": 0}, differs={"env *": "why"}
         )
-        self.assertEqual((explained, complaints), ({"env A"}, []))
+        self.assertEqual((explained, failures), ({"env A"}, []))
 
-    def test_an_explanation_without_a_difference_is_a_complaint(self):
+    def test_an_explanation_without_a_difference_is_a_failure(self):
         self.assertEqual(len(self.judge({"exit": 0}, {"exit": 0}, differs={"exit": "why"})[1]), 1)
 
     def test_what_ddprun_should_do_is_held(self):
-        complaints = self.judge(
+        failures = self.judge(
             {"exit": 1}, {"exit": 3}, differs={"exit": "why"}, ours={"exit": 0}
         )[1]
-        self.assertEqual(len(complaints), 1)
+        self.assertEqual(len(failures), 1)
 
     def test_differences_of_every_line_are_counted_apart(self):
         met = set()

@@ -65,7 +65,7 @@ TEST(CtlOutput, ShowsNothingThatATerminalObeys) {
         EXPECT_EQ(text.find(unwanted), std::string::npos) << text;
     }
   }
-  EXPECT_EQ(complaint(options(CtlCommand::kDrain), {ControlOutcome::kRefused, "no\nyes\u009b"}),
+  EXPECT_EQ(error_text(options(CtlCommand::kDrain), {ControlOutcome::kRefused, "no\nyes\u009b"}),
             "no yes ");
 }
 
@@ -79,7 +79,7 @@ TEST(CtlOutput, JsonHasAllOfIt) {
   EXPECT_EQ(json["jobs"][0]["incidents"][0]["time"], "2023-11-14T22:13:20.123Z");
 }
 
-TEST(CtlOutput, ExitCodesAndComplaints) {
+TEST(CtlOutput, ExitCodesAndErrors) {
   const auto code = [](ControlOutcome outcome) { return exit_code({outcome}); };
   EXPECT_EQ(code(ControlOutcome::kDone), 0);
   EXPECT_EQ(code(ControlOutcome::kJobFailed), 1);
@@ -89,15 +89,15 @@ TEST(CtlOutput, ExitCodesAndComplaints) {
   EXPECT_EQ(code(ControlOutcome::kWrongToken), 5);
   // Somebody answered, so asking again, as after a 3, is of no use.
   EXPECT_EQ(code(ControlOutcome::kTls), 1);
-  EXPECT_EQ(complaint(options(CtlCommand::kJobs), {ControlOutcome::kTls, "it wants TLS"}),
+  EXPECT_EQ(error_text(options(CtlCommand::kJobs), {ControlOutcome::kTls, "it wants TLS"}),
             "h:1: it wants TLS");
   EXPECT_EQ(
-      complaint(options(CtlCommand::kJobs), {ControlOutcome::kTls, "it does not take TLS (x)"}),
+      error_text(options(CtlCommand::kJobs), {ControlOutcome::kTls, "it does not take TLS (x)"}),
       "h:1: it does not take TLS (x): leave out --tls-ca, --tls-cert and --tls-key");
   const ControlAnswer refused{ControlOutcome::kRefused, "no"};
   EXPECT_EQ(output(options(CtlCommand::kDrain), refused), "");
-  EXPECT_EQ(complaint(options(CtlCommand::kDrain), refused), "no");
-  EXPECT_EQ(complaint(options(CtlCommand::kJobs), {ControlOutcome::kUnreachable, "nobody"}),
+  EXPECT_EQ(error_text(options(CtlCommand::kDrain), refused), "no");
+  EXPECT_EQ(error_text(options(CtlCommand::kJobs), {ControlOutcome::kUnreachable, "nobody"}),
             "h:1: nobody");
   const auto json = nlohmann::json::parse(output(options(CtlCommand::kDrain, true), refused));
   EXPECT_EQ(json["outcome"], "refused");

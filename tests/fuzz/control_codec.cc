@@ -78,7 +78,7 @@ void print(const ControlAnswer& answer) {
         .command = command, .endpoints = {{"h", 1}}, .question = is_show ? shows : drains};
     const std::string text = daemon::output(options, answer);
     DDPRUN_ASSERT(is_for_a_terminal(text) && (text.empty() || text.back() == '\n'));
-    DDPRUN_ASSERT(is_for_a_terminal(daemon::complaint(options, answer)));
+    DDPRUN_ASSERT(is_for_a_terminal(daemon::error_text(options, answer)));
     options.json = true;
     const auto json = nlohmann::json::parse(daemon::output(options, answer), nullptr, false);
     DDPRUN_ASSERT(json.is_object() && json.contains("outcome"));
