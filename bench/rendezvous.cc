@@ -69,7 +69,7 @@ int pure(int nodes) {
   rendezvous::Membership membership(policy_for(nodes));
   std::vector<NodeSpec> specs;
   for (int i = 0; i < nodes; ++i) specs.push_back(spec_of(i));
-  const rendezvous::Observed observed{"10.0.0.1", "10.0.0.2"};
+  const rendezvous::PeerInfo observed{"10.0.0.1", "10.0.0.2"};
   const auto start = Clock::now();
   bool published = false;
   for (int i = 0; i < nodes; ++i)

@@ -89,15 +89,15 @@ Result<Command> worker_command(const Options& options, const EnvLookup& env) {
 
 // Takes from this process the values that a job, or the doctor's, needs. The token is out of our
 // environment from now on: whoever may read /proc/<pid>/environ would have it.
-Result<Inherited> take_inheritance(const Options& options, const EnvLookup& env,
-                                   const std::string& called) {
+Result<Inheritance> take_inheritance(const Options& options, const EnvLookup& env,
+                                     const std::string& called) {
   const auto token = job_token(options, env);
   if (!token) return token.error();
-  Inherited inherited{.variables = process_variables(),
-                      .token = *token,
-                      .token_is_optional = token->empty(),
-                      .job_cookie = agent::make_job_cookie().text(),
-                      .called = called};
+  Inheritance inherited{.variables = process_variables(),
+                        .token = *token,
+                        .token_is_optional = token->empty(),
+                        .job_cookie = agent::make_job_cookie().text(),
+                        .called = called};
   wipe_variable(kTokenVariable);
   const auto path = shared_token_path(env);
   if (token->empty() && options.nodes.max > 1 && path)
@@ -200,7 +200,7 @@ int main(int argc, char** argv) {
   host.called = called_name(argc, argv);
   ddprun::end_where_a_limit_is_hit(host.called);
   const Failures failures{host.called, env("TORCHELASTIC_ERROR_FILE").value_or("")};
-  const Parsed parsed = parse(args, env, host);
+  const ParseResult parsed = parse(args, env, host);
   if (const auto* answer = std::get_if<Answer>(&parsed)) {
     std::fputs(answer->text.c_str(), stdout);
     return 0;

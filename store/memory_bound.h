@@ -21,7 +21,7 @@ class MemoryBound {
   // So much is left to the launcher itself, and to those who ask for memory at the same moment.
   static constexpr std::size_t kKeptBytes = 32 * kMiB;
 
-  struct Held {
+  struct MemoryUse {
     std::size_t stored = 0;
     std::size_t buffered = 0;  // for connections
     std::size_t sum() const { return stored + buffered; }
@@ -30,11 +30,11 @@ class MemoryBound {
   explicit MemoryBound(const Limits& given) : given_(given) {}
 
   // Whether to ask how much memory is left: it takes some 100 us. Seldom where there is much.
-  bool is_due(const Held& held) const { return held.sum() >= look_at_; }
+  bool is_due(const MemoryUse& held) const { return held.sum() >= look_at_; }
 
   // Lowers `limits` to what `left` allows, or raises them again. `left` may be empty:
   // without it the given limits hold.
-  void looked(Limits& limits, const Held& held, std::optional<std::uint64_t> left);
+  void looked(Limits& limits, const MemoryUse& held, std::optional<std::uint64_t> left);
 
   // A request was refused for `error`. One line for the user, once; else nothing.
   std::optional<std::string> refused(const Error& error, std::size_t stored);

@@ -332,7 +332,7 @@ void Server::Core::account(Connection& connection) {
 }
 
 void Server::Core::look_at_memory() {
-  const MemoryBound::Held held{table_->stored_bytes(), buffered_bytes_};
+  const MemoryBound::MemoryUse held{table_->stored_bytes(), buffered_bytes_};
   if (memory_.is_due(held)) memory_.looked(limits_, held, memory_left());
 }
 

@@ -27,13 +27,13 @@ class LeaseGuard {
   // An agent that runs and does not move the end has no workers. The pauses grow up to this.
   static constexpr std::chrono::milliseconds kLongestPause{1000};
 
-  struct Seen {
+  struct AgentSighting {
     Time workers_until{};     // as the agent said last; zero: nothing ends them
     bool is_stopped = false;  // the agent cannot run now
   };
 
   // Call it at next(), and sooner if you like. True once for each end: end the workers now.
-  bool look(const Seen& seen, Time now) {
+  bool look(const AgentSighting& seen, Time now) {
     const bool is_late = next_ != Time::max() && now > next_ + kMostLate;
     if (seen.workers_until == Time{} || seen.workers_until == ended_for_) return wait(Time::max());
     if (now < seen.workers_until + kAgentIsFirst) return wait(seen.workers_until + kAgentIsFirst);

@@ -43,7 +43,7 @@ class RecordWatch {
  private:
   using Stream = boost::asio::posix::stream_descriptor;
 
-  struct Recorded {
+  struct RecordDeadline {
     Time due{};
     std::uint64_t steps = 0;
   };
@@ -58,10 +58,10 @@ class RecordWatch {
   asio::io_context& loop_;
   const std::chrono::milliseconds limit_;
   const Handlers handlers_;
-  std::optional<Stream> stream_;      // opened by the first attempt that needs it
-  std::vector<std::string> paths_;    // of the attempt, until its watch begins
-  std::map<int, int> watched_;        // by inotify's number: the local rank
-  std::map<int, Recorded> recorded_;  // by local rank
+  std::optional<Stream> stream_;            // opened by the first attempt that needs it
+  std::vector<std::string> paths_;          // of the attempt, until its watch begins
+  std::map<int, int> watched_;              // by inotify's number: the local rank
+  std::map<int, RecordDeadline> recorded_;  // by local rank
   Alarm alarm_;
   // A wait that is over can no longer be cancelled, and may be delivered after our end.
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);

@@ -343,8 +343,8 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
                                                            std::move(handler));
 }
 
-rendezvous::Unreached NodeServices::unreached() const {
-  rendezvous::Unreached told = session_->unreached();
+rendezvous::UnreachedHost NodeServices::unreached() const {
+  rendezvous::UnreachedHost told = session_->unreached();
   if (!taken_port_.empty())
     told.why += fmt::format("{}this host could not serve the endpoint itself: {}",
                             told.why.empty() ? "" : "; ", taken_port_);

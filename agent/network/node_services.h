@@ -58,7 +58,7 @@ class NodeServices {
   rendezvous::Session& session() { return *session_; }
   const rendezvous::Session& session() const { return *session_; }
   // Returns why this node reaches no host, or cannot be one.
-  rendezvous::Unreached unreached() const;
+  rendezvous::UnreachedHost unreached() const;
 
   // Null: the rendezvous is in another process.
   const rendezvous::Host* host() const { return host_.get(); }

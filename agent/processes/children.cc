@@ -194,7 +194,7 @@ void Children::adopt(pid_t standby, int local_rank) {
   watch(standby, worker);
 }
 
-Result<Children::Made> Children::make_process(const SpawnSpec& spec, int cgroup_fd) const {
+Result<Children::NewProcess> Children::make_process(const SpawnSpec& spec, int cgroup_fd) const {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
     return Error(ErrorCode::kSystem, fmt::format("make a pipe for local rank {}: {}",
@@ -225,7 +225,7 @@ Result<Children::Made> Children::make_process(const SpawnSpec& spec, int cgroup_
   if (pid < 0)
     return Error(ErrorCode::kSystem, fmt::format("make a process for local rank {}: {}",
                                                  spec.local_rank, describe_errno(fork_errno)));
-  return Made{pid, std::move(exec_errno_reader)};
+  return NewProcess{pid, std::move(exec_errno_reader)};
 }
 
 // If there is a cgroup, the worker is born into it (clone3(2), CLONE_INTO_CGROUP, Linux 5.7). To

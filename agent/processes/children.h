@@ -118,12 +118,12 @@ class Children {
   };
 
   // A new process, and the read end of its pipe for execve()'s errno.
-  struct Made {
+  struct NewProcess {
     pid_t pid = 0;
     FileHandle exec_pipe;
   };
 
-  Result<Made> make_process(const SpawnSpec& spec, int cgroup_fd) const;
+  Result<NewProcess> make_process(const SpawnSpec& spec, int cgroup_fd) const;
   static pid_t fork_into(int cgroup_fd);
   void watch(pid_t pid, Worker& worker) const;
   std::vector<pid_t> dead_workers() const;

@@ -90,7 +90,7 @@ void Reporter::show_waiting() {
 }
 
 NoHost Reporter::no_host() const {
-  rendezvous::Unreached it = sources_.unreached();
+  rendezvous::UnreachedHost it = sources_.unreached();
   if (it.ends == Time::max()) return {};
   return {std::chrono::ceil<std::chrono::seconds>(it.ends - now()), std::move(it.why)};
 }

@@ -36,7 +36,7 @@ class Reporter {
     Consoles& consoles;
     // Returns what this node's session waits for; called while the node joins.
     std::function<std::optional<rendezvous::WaitStatus>()> wait_status;
-    std::function<rendezvous::Unreached()> unreached;
+    std::function<rendezvous::UnreachedHost()> unreached;
     // How far this node's workers are, by local rank.
     std::function<std::vector<WorkerProgress>()> progress;
   };

@@ -98,7 +98,7 @@ RendezvousConf conf_of_meeting(RendezvousConf conf) {
   return conf;
 }
 
-int examine_between(const Options& job, Inherited inherited, const Peer& self, bool as_json) {
+int examine_between(const Options& job, Inheritance inherited, const Peer& self, bool as_json) {
   const ResultFile result;
   inherited.variables.push_back(fmt::format("{}={}", kSelfVariable, write_peer(self)));
   inherited.variables.push_back(fmt::format("{}={}", kResultVariable, result.path()));

@@ -22,7 +22,7 @@ RendezvousConf conf_of_meeting(RendezvousConf conf);
 // Returns an exit code: 0 if no check failed. The first node prints what was found; each prints
 // that they did not meet, which they have kMeetingLimit for. `self`: host name, torch and driver of
 // this node.
-int examine_between(const Options& job, Inherited inherited, const Peer& self, bool as_json);
+int examine_between(const Options& job, Inheritance inherited, const Peer& self, bool as_json);
 
 // Whether this process is such a worker.
 bool is_peer(const std::vector<std::string>& args, const EnvLookup& env);

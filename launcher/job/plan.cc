@@ -142,7 +142,7 @@ std::optional<int> worker_threads(const Options& options) {
   return options.workers_per_node > 1 ? std::optional(1) : std::nullopt;
 }
 
-Plan make_plan(const Options& options, const Command& command, Inherited inherited) {
+Plan make_plan(const Options& options, const Command& command, Inheritance inherited) {
   Plan plan;
   agent::AgentConfig& agent = plan.agent;
   agent.rendezvous = rendezvous_plan(options, inherited.token);

@@ -16,7 +16,7 @@ namespace ddprun::launcher {
 
 // The inheritance from this process: the start of each worker's environment, the job's token and
 // its cookie.
-struct Inherited {
+struct Inheritance {
   std::vector<std::string> variables;  // NAME=value, this process's own
   std::string token;                   // empty: none
   bool token_is_optional = false;      // nobody asked for it (scheduler/shared_token.h)
@@ -43,6 +43,6 @@ Result<std::string> job_token(const Options& options, const EnvLookup& env);
 std::optional<int> worker_threads(const Options& options);
 
 // `options` must be valid and `command` complete: this function cannot fail.
-Plan make_plan(const Options& options, const Command& command, Inherited inherited);
+Plan make_plan(const Options& options, const Command& command, Inheritance inherited);
 
 }  // namespace ddprun::launcher

@@ -18,7 +18,7 @@ std::string alternatives(std::vector<std::string> words) {
 }
 
 // The answer to a question such as --help; nothing if a job is asked for.
-std::optional<Parsed> answer(ParseContext& context) {
+std::optional<ParseResult> answer(ParseContext& context) {
   if (context.given.has(FlagId::kHelp)) return Answer{help_text(context.host.called)};
   if (context.given.has(FlagId::kVersion)) return Answer{"ddprun " DDPRUN_VERSION "\n"};
   if (!context.given.has(FlagId::kPrintCompletion)) return std::nullopt;
@@ -63,7 +63,8 @@ std::string ParseContext::choice(FlagId id, int exit_code) {
   return text;
 }
 
-Parsed parse(const std::vector<std::string>& args, const EnvLookup& env, const HostFacts& host) {
+ParseResult parse(const std::vector<std::string>& args, const EnvLookup& env,
+                  const HostFacts& host) {
   auto flags = read_flags(args, env);
   if (const auto* wrong = std::get_if<UsageError>(&flags)) return *wrong;
   ParseContext context(std::get<ParsedArguments>(flags), env, host);

@@ -131,10 +131,11 @@ struct HostFacts {
   Ask ask{};  // only under Slurm
 };
 
-using Parsed = std::variant<Options, Answer, UsageError>;
+using ParseResult = std::variant<Options, Answer, UsageError>;
 
 // `args` is argv without the program's name. Bad input is a UsageError, never an exception. Not for
 // two threads at once: getopt_long keeps its place in globals, which each call resets.
-Parsed parse(const std::vector<std::string>& args, const EnvLookup& env, const HostFacts& host);
+ParseResult parse(const std::vector<std::string>& args, const EnvLookup& env,
+                  const HostFacts& host);
 
 }  // namespace ddprun::launcher

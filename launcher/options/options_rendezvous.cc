@@ -292,8 +292,8 @@ bool is_said(const ParseContext& context, FlagId id) {
 
 // Collects the values of flags and PET_ variables that are about nodes. --rdzv-conf and
 // --local-addr do not count: they hold wherever nodes meet.
-Asked asked_nodes(const ParseContext& context) {
-  Asked asked{.called = context.host.called};
+PlacementQuery asked_nodes(const ParseContext& context) {
+  PlacementQuery asked{.called = context.host.called};
   const auto* const first = std::find_if(kMeeting.begin(), kMeeting.end(),
                                          [&](FlagId id) { return is_said(context, id); });
   asked.meeting = first != kMeeting.end();

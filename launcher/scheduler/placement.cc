@@ -49,7 +49,7 @@ std::string command_for_job(const SchedulerFacts& found, const SchedulerRow& row
 }
 
 // A job of several nodes, and ddprun on one of them.
-Error on_one_node(const SchedulerFacts& found, int nodes, const Asked& asked) {
+Error on_one_node(const SchedulerFacts& found, int nodes, const PlacementQuery& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
   const std::string command = command_for_job(found, row, nodes, asked.called);
   return refusal(fmt::format("this {} is of a job with {}, and {} runs on one of them: type {}, {}",
@@ -57,7 +57,7 @@ Error on_one_node(const SchedulerFacts& found, int nodes, const Asked& asked) {
 }
 
 // LSF lists the host that its job's script runs on, and that may be one where no program can run.
-Error lsf_job_on_one_node(const SchedulerFacts& found, const Asked& asked) {
+Error lsf_job_on_one_node(const SchedulerFacts& found, const PlacementQuery& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
   return refusal(fmt::format(
       "this {} has {}, of which the first may be there for its script alone, and {} runs "
@@ -66,7 +66,7 @@ Error lsf_job_on_one_node(const SchedulerFacts& found, const Asked& asked) {
       command_for(row, found.nodes, asked.called), kOrAlone));
 }
 
-Error job_on_one_node(const SchedulerFacts& found, const Asked& asked) {
+Error job_on_one_node(const SchedulerFacts& found, const PlacementQuery& asked) {
   if (found.scheduler == Scheduler::kLsf) return lsf_job_on_one_node(found, asked);
   SchedulerRow row = row_of(found.scheduler);
   // The shell of `srun --pty` holds the processors that a new step would wait for.
@@ -84,7 +84,7 @@ int nodes_of_step(const SchedulerFacts& found) {
 }
 
 // Each of them would be a launcher of its own.
-Error several_on_a_node(const SchedulerFacts& found, const Asked& asked) {
+Error several_on_a_node(const SchedulerFacts& found, const PlacementQuery& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
   return refusal(fmt::format(
       "{} starts {} {}s on one node: type {}; --nproc-per-node=N starts N workers on each, and "
@@ -93,7 +93,7 @@ Error several_on_a_node(const SchedulerFacts& found, const Asked& asked) {
       command_for(row, std::max(1, nodes_of_step(found)), asked.called)));
 }
 
-Error other_count(const SchedulerFacts& found, const Asked& asked) {
+Error other_count(const SchedulerFacts& found, const PlacementQuery& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
   return refusal(fmt::format(
       "{}: this {} has {}: type {}, or leave --nnodes out; --nnodes=1 means a job on each node "
@@ -102,7 +102,7 @@ Error other_count(const SchedulerFacts& found, const Asked& asked) {
       command_for(row, asked.min_nodes, asked.called)));
 }
 
-Error no_first_host(const SchedulerFacts& found, const Asked& asked) {
+Error no_first_host(const SchedulerFacts& found, const PlacementQuery& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
   if (found.scheduler == Scheduler::kIndexedJob) {
     return refusal(
@@ -119,7 +119,7 @@ Error no_first_host(const SchedulerFacts& found, const Asked& asked) {
 constexpr std::string_view kOperatorsFlags =
     "--nnodes=$WORLD_SIZE --node-rank=$RANK --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT";
 
-Error by_an_operator(const SchedulerFacts& found, const Asked& asked) {
+Error by_an_operator(const SchedulerFacts& found, const PlacementQuery& asked) {
   return refusal(fmt::format(
       "WORLD_SIZE={} and MASTER_ADDR={} are set, and {} takes nodes from its flags: type {}, {}",
       found.nodes, found.first_host, asked.called, kOperatorsFlags, kOrAlone));
@@ -135,20 +135,20 @@ Error against_an_operator(const SchedulerFacts& found, const OperatorWords& said
 }
 
 // Without --nnodes the flags mean one node, as with torchrun: each would train alone.
-Error meeting_of_one(const SchedulerFacts& found, int nodes, const Asked& asked) {
+Error meeting_of_one(const SchedulerFacts& found, int nodes, const PlacementQuery& asked) {
   return refusal(fmt::format(
       "{} without --nnodes is a job of 1 node, and this {} has {}: type --nnodes={} beside it, or "
       "no flag that says how nodes meet; --standalone means a job on each node alone",
       asked.meeting_shown, row_of(found.scheduler).name, counted(nodes, "node"), nodes));
 }
 
-bool fits(const SchedulerFacts& found, const Asked& asked) {
+bool fits(const SchedulerFacts& found, const PlacementQuery& asked) {
   return asked.max_nodes == 0 || (asked.min_nodes <= found.nodes && found.nodes <= asked.max_nodes);
 }
 
 // An allocation says where a step may run, and not where nodes meet: they would never find this
 // one.
-Error elastic_without_a_step(const SchedulerFacts& found, const Asked& asked) {
+Error elastic_without_a_step(const SchedulerFacts& found, const PlacementQuery& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
   return refusal(fmt::format(
       "{}: this {} has {}, and it says of a step alone where nodes meet: type {}, or leave "
@@ -159,7 +159,7 @@ Error elastic_without_a_step(const SchedulerFacts& found, const Asked& asked) {
 }
 
 // Places a job in an allocation: several hosts, with ddprun on one of them.
-Result<MaybePlacement> place_in_job(const SchedulerFacts& found, const Asked& asked) {
+Result<MaybePlacement> place_in_job(const SchedulerFacts& found, const PlacementQuery& asked) {
   if (found.nodes > 1) return job_on_one_node(found, asked);
   if (!fits(found, asked)) return other_count(found, asked);
   if (asked.max_nodes > 1) return elastic_without_a_step(found, asked);
@@ -168,7 +168,7 @@ Result<MaybePlacement> place_in_job(const SchedulerFacts& found, const Asked& as
 
 // The pods of an indexed Job may have nothing to do with each other. Only --nnodes says that they
 // are one job, and of how many nodes.
-Result<MaybePlacement> place_pod(const SchedulerFacts& found, const Asked& asked) {
+Result<MaybePlacement> place_pod(const SchedulerFacts& found, const PlacementQuery& asked) {
   if (asked.max_nodes == 0) return MaybePlacement();
   if (found.node_rank >= asked.max_nodes) {
     return refusal(
@@ -189,7 +189,7 @@ int hosts_that_run(const SchedulerFacts& found) {
   return found.job_nodes - (found.scheduler == Scheduler::kJsrun ? 1 : 0);
 }
 
-Result<MaybePlacement> place_in_step(const SchedulerFacts& found, const Asked& asked) {
+Result<MaybePlacement> place_in_step(const SchedulerFacts& found, const PlacementQuery& asked) {
   if (found.most_tasks > 1) return several_on_a_node(found, asked);
   if (!fits(found, asked)) return other_count(found, asked);
   if (found.nodes == 1 && hosts_that_run(found) > 1)
@@ -204,7 +204,7 @@ Result<MaybePlacement> place_in_step(const SchedulerFacts& found, const Asked& a
                          .id = found.id});
 }
 
-Result<MaybePlacement> place_anywhere(const SchedulerFacts& found, const Asked& asked) {
+Result<MaybePlacement> place_anywhere(const SchedulerFacts& found, const PlacementQuery& asked) {
   switch (found.scheduler) {
     case Scheduler::kNone:
     case Scheduler::kKubernetes:
@@ -230,13 +230,13 @@ Result<MaybePlacement> place_anywhere(const SchedulerFacts& found, const Asked& 
 }
 
 // A line of torchrun does what it did, unless it would split a step into jobs of one node.
-Result<MaybePlacement> place_by_flags(const SchedulerFacts& found, const Asked& asked) {
+Result<MaybePlacement> place_by_flags(const SchedulerFacts& found, const PlacementQuery& asked) {
   const int nodes = nodes_of_step(found);
   if (asked.max_nodes == 0 && nodes > 1) return meeting_of_one(found, nodes, asked);
   return MaybePlacement();
 }
 
-Result<MaybePlacement> place_as_said(const SchedulerFacts& found, const Asked& asked) {
+Result<MaybePlacement> place_as_said(const SchedulerFacts& found, const PlacementQuery& asked) {
   if (!found.problem.empty()) return refusal(found.problem);
   auto placed = place_anywhere(found, asked);
   if (!placed || !found.by_operator) return placed;
@@ -248,7 +248,8 @@ Result<MaybePlacement> place_as_said(const SchedulerFacts& found, const Asked& a
 
 }  // namespace
 
-Result<std::optional<Placement>> place(const SchedulerFacts& scheduler_facts, const Asked& asked) {
+Result<std::optional<Placement>> place(const SchedulerFacts& scheduler_facts,
+                                       const PlacementQuery& asked) {
   // One node that is asked for by name is one node, whoever started us.
   if (asked.is_alone || asked.max_nodes == 1) return MaybePlacement();
   if (asked.meeting) return place_by_flags(scheduler_facts, asked);

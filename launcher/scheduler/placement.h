@@ -14,7 +14,7 @@
 namespace ddprun::launcher {
 
 // The flags about nodes; a PET_ variable counts as its flag.
-struct Asked {
+struct PlacementQuery {
   bool is_alone = false;  // --standalone, or an endpoint that is this machine on every machine
   bool meeting = false;   // a flag says how or where nodes meet, or which one this is
   std::string meeting_shown{};  // the first of these, as it was given
@@ -35,6 +35,7 @@ struct Placement {
 };
 
 // Error: one clause of the form `what: why: what to type`, for exit code 2.
-Result<std::optional<Placement>> place(const SchedulerFacts& scheduler_facts, const Asked& asked);
+Result<std::optional<Placement>> place(const SchedulerFacts& scheduler_facts,
+                                       const PlacementQuery& asked);
 
 }  // namespace ddprun::launcher

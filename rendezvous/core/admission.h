@@ -33,7 +33,7 @@ struct JoinRefusal {
   Error for_unproven;
   bool is_the_users = false;  // a mistake in what the user typed: the host's log must tell of it
 
-  const Error& error_for(const Observed& node) const {
+  const Error& error_for(const PeerInfo& node) const {
     return node.is_proven || is_loopback(node.address) ? whole : for_unproven;
   }
 };

@@ -67,7 +67,7 @@ void Members::erase_gone() {
     if (member->gone) erase(*member);
 }
 
-void Members::set_spec(Member& member, const NodeSpec& spec, const Observed& observed) {
+void Members::set_spec(Member& member, const NodeSpec& spec, const PeerInfo& observed) {
   drop_claims(member);
   member.entrant.spec = spec;
   member.entrant.observed = observed;

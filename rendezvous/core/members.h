@@ -74,7 +74,7 @@ class Members {
 
   // Takes the facts that the node brings. Its id and the rank that it must have are its own as long
   // as it listens. No holder may be here (holder_of_id(), holder_of_rank()).
-  void set_spec(Member& member, const NodeSpec& spec, const Observed& observed);
+  void set_spec(Member& member, const NodeSpec& spec, const PeerInfo& observed);
   void set_state(Member& member, MemberState state);
   void set_gone(Member& member);
 

@@ -39,7 +39,7 @@ Membership::Membership(RoundPolicy policy, JobRecord record)
 
 // ---- events ----
 
-Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observed& observed,
+Outcome Membership::joined(SessionId session, const NodeSpec& spec, const PeerInfo& observed,
                            Time now) {
   Outcome outcome;
   recovery_.known(session);
@@ -84,7 +84,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
 
 // Told on the host too: its job waits for a node that the user thinks is there. Who is not proven
 // may say the same again and again.
-void Membership::note_refusal(const JoinRefusal& refusal, const Observed& observed, Time now,
+void Membership::note_refusal(const JoinRefusal& refusal, const PeerInfo& observed, Time now,
                               Outcome& outcome) {
   if (!refusal.is_the_users || now < note_refusal_at_) return;
   outcome.notes.push_back(refusal.whole.message());

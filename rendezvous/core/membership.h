@@ -77,13 +77,13 @@ class Membership {
   // whose workers are gone. If all seats are taken, it waits as a spare until one is free. It gets
   // SessionLost if it cannot be in the job (its rank is taken, the job is over). It gets it, too,
   // if it asked already or is in a round. A round that it was in breaks.
-  Outcome joined(SessionId session, const NodeSpec& spec, const Observed& observed, Time now);
+  Outcome joined(SessionId session, const NodeSpec& spec, const PeerInfo& observed, Time now);
   // The node had a session before, with this leader or another, and says how far it is. `session`
   // is that session where this leader knows it. A node that is where this leader takes it to be is
   // told nothing. Whatever it did not hear is said again. If it is in another round or seat, it is
   // not believed. It is told that its round broke, and must end its workers before the next round
   // starts. It takes nobody's seat.
-  Outcome resumed(SessionId session, const ResumeRequest& node, const Observed& observed, Time now);
+  Outcome resumed(SessionId session, const ResumeRequest& node, const PeerInfo& observed, Time now);
   // A worker of `round` failed on that node. The first failure of a round breaks it; later ones
   // change nothing.
   Outcome failed(SessionId session, std::int64_t round, const Failure& failure, Time now);
@@ -143,11 +143,11 @@ class Membership {
   void begin_recovery(Time now, Outcome& outcome);
   void look_who_is_back(Time now, Outcome& outcome);
   void look_whether_any_is_back(Time now);
-  Outcome rejoined(Member& member, const ResumeRequest& node, const Observed& observed, Time now);
+  Outcome rejoined(Member& member, const ResumeRequest& node, const PeerInfo& observed, Time now);
   Outcome gave_up(Member& member, const ResumeRequest& node, Time now);
   std::optional<HostMessage> refusal(SessionId session, const ResumeRequest& node,
-                                     const Observed& observed) const;
-  void returned(SessionId session, const ResumeRequest& node, const Observed& observed, Time now,
+                                     const PeerInfo& observed) const;
+  void returned(SessionId session, const ResumeRequest& node, const PeerInfo& observed, Time now,
                 Outcome& outcome);
   void came_back(Member& member, const ResumeRequest& node, Time now, Outcome& outcome);
   void disbelieve(Member& member, const ResumeRequest& node, Outcome& outcome);
@@ -163,7 +163,7 @@ class Membership {
   // had a part.
   HostMessage end_for(std::int64_t round) const;
   Error over() const;
-  void note_refusal(const JoinRefusal& refusal, const Observed& observed, Time now,
+  void note_refusal(const JoinRefusal& refusal, const PeerInfo& observed, Time now,
                     Outcome& outcome);
   // Nodes whose old workers may still run, and that will be back.
   int stopping() const {

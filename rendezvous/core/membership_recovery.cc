@@ -23,7 +23,7 @@ bool Outcome::hears(SessionId session, const HostMessage& message) const {
          std::ranges::find(withheld_from, session) == withheld_from.end();
 }
 
-Outcome Membership::resumed(SessionId session, const ResumeRequest& node, const Observed& observed,
+Outcome Membership::resumed(SessionId session, const ResumeRequest& node, const PeerInfo& observed,
                             Time now) {
   recovery_.known(session);
   take_round_over(node);
@@ -66,7 +66,7 @@ void Membership::take_round_over(const ResumeRequest& node) {
 }
 
 // It asks for a seat. It may have asked before, or it did not hear that it has one.
-Outcome Membership::rejoined(Member& member, const ResumeRequest& node, const Observed& observed,
+Outcome Membership::rejoined(Member& member, const ResumeRequest& node, const PeerInfo& observed,
                              Time now) {
   const bool asked = member.state == MemberState::kWaiting || member.state == MemberState::kSpare;
   const bool is_seated = member.in_round() && node.round < round_number_ && !seats_.empty();
@@ -84,7 +84,7 @@ Outcome Membership::rejoined(Member& member, const ResumeRequest& node, const Ob
 // Its lease ended before it came back, and it has ended its workers.
 Outcome Membership::gave_up(Member& member, const ResumeRequest& node, Time now) {
   Outcome outcome;
-  members_.set_spec(member, node.spec, Observed(member.entrant.observed));
+  members_.set_spec(member, node.spec, PeerInfo(member.entrant.observed));
   members_.set_state(member, MemberState::kWaiting);
   break_round(lost_node(member, "its lease ended, and it ended its workers"), now, outcome);
   settle(outcome, now);
@@ -93,7 +93,7 @@ Outcome Membership::gave_up(Member& member, const ResumeRequest& node, Time now)
 
 // Returns why a node that comes back to a new leader is turned away. Returns nothing if it is not.
 std::optional<HostMessage> Membership::refusal(SessionId session, const ResumeRequest& node,
-                                               const Observed& observed) const {
+                                               const PeerInfo& observed) const {
   if (phase_ == Phase::kEnded) return end_for(node.round);
   const auto error = validate(session, node.spec, given_, members_);
   if (!error) return std::nullopt;
@@ -101,7 +101,7 @@ std::optional<HostMessage> Membership::refusal(SessionId session, const ResumeRe
 }
 
 // A node that this leader sees for the first time.
-void Membership::returned(SessionId session, const ResumeRequest& node, const Observed& observed,
+void Membership::returned(SessionId session, const ResumeRequest& node, const PeerInfo& observed,
                           Time now, Outcome& outcome) {
   Member& member = members_.add(session);
   if (auto last = refusal(session, node, observed)) {

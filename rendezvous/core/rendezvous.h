@@ -204,7 +204,7 @@ struct WaitStatus {
 };
 
 // A node that no host has let in yet.
-struct Unreached {
+struct UnreachedHost {
   std::string why;  // the last try's failure; empty: none has failed
   // When the node gives up; Time::max(): that is not known.
   std::chrono::steady_clock::time_point ends = std::chrono::steady_clock::time_point::max();
@@ -251,7 +251,7 @@ class Session {
   // over, or nothing is known yet.
   virtual std::optional<WaitStatus> wait_status() const = 0;
   // Returns why this node reaches no host; nothing of it is set once a host has let it in.
-  virtual Unreached unreached() const { return {}; }
+  virtual UnreachedHost unreached() const { return {}; }
   // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
   virtual void abandon() {}
   // Over the network: until when the workers may live on if this session ended now. The past: they

@@ -13,7 +13,7 @@
 namespace ddprun::rendezvous {
 
 // How the rendezvous sees a node.
-struct Observed {
+struct PeerInfo {
   // Numeric address from which the node's connection came. Loopback for a node on the machine of
   // the rendezvous.
   std::string address;
@@ -23,7 +23,7 @@ struct Observed {
   // It knows the job's token. Otherwise it is told nothing of other nodes.
   bool is_proven = true;
 
-  bool operator==(const Observed&) const = default;
+  bool operator==(const PeerInfo&) const = default;
 };
 
 // Names a node's session. Host makes it up and never uses it twice.
@@ -33,7 +33,7 @@ using SessionId = std::uint64_t;
 struct Entrant {
   SessionId session = 0;
   NodeSpec spec;
-  Observed observed;
+  PeerInfo observed;
   int previous_seat = -1;  // in the last round that it was in; -1: it is new
 };
 

@@ -179,8 +179,8 @@ void Election::key_seen(const std::optional<KeyHolder>& holder) {
   leader_problem_.clear();
 }
 
-Unreached Election::unreached() const {
-  Unreached told{.why = leader_problem_, .ends = leadership_.gives_up_at()};
+UnreachedHost Election::unreached() const {
+  UnreachedHost told{.why = leader_problem_, .ends = leadership_.gives_up_at()};
   if (!problem_.empty()) told.why = "etcd does not answer: " + problem_;
   if (told.why.empty() && nobody_since_)
     told.why = fmt::format(
@@ -199,13 +199,14 @@ asio::awaitable<void> Election::probe(asio::io_context& loop, SharedGate gate, P
   const std::string who = name_of(*decode_leader(action.value));
   if (first.index() != 0) {
     self->leader_problem_ = who + " does not answer";
-    co_return self->perform(self->leadership_.probed_in_vain(action.ticket, Refused::kNo, now()));
+    co_return self->perform(
+        self->leadership_.probed_in_vain(action.ticket, LeaderRefusal::kNo, now()));
   }
   const boost::system::error_code failure = std::get<0>(std::get<0>(first));
   if (!failure) co_return self->taken(action, std::move(socket));
   self->leader_problem_ = fmt::format("{}: {}", who, failure.message());
   const bool is_refused = is_refused_by_host(socket, failure);
-  const Refused refused = is_refused ? self->judge(to) : Refused::kNo;
+  const LeaderRefusal refused = is_refused ? self->judge(to) : LeaderRefusal::kNo;
   self->perform(self->leadership_.probed_in_vain(action.ticket, refused, now()));
 }
 
@@ -217,16 +218,16 @@ void Election::taken(const ProbeLeader& action, tcp::socket socket) {
 }
 
 // If daemons take the key from one that lives, no worker is lost. They do it at once.
-Refused Election::judge(const tcp::endpoint& leader) const {
+LeaderRefusal Election::judge(const tcp::endpoint& leader) const {
   switch (judge_refusal(leader)) {
     case Refusal::kClosed:
-      return Refused::kYes;
+      return LeaderRefusal::kYes;
     case Refusal::kForged:
-      return Refused::kNo;
+      return LeaderRefusal::kNo;
     case Refusal::kDoubt:
-      return options_.listens_at ? Refused::kYes : Refused::kPerhaps;
+      return options_.listens_at ? LeaderRefusal::kYes : LeaderRefusal::kPerhaps;
   }
-  return Refused::kNo;
+  return LeaderRefusal::kNo;
 }
 
 void Election::perform(const ProbeLeader& action) {
@@ -237,7 +238,7 @@ void Election::perform(const ProbeLeader& action) {
     return fail(leader ? Error(ErrorCode::kProtocol, "rendezvous: the leader has no address")
                        : leader.error());
   if (options_.listens_at == *leader)
-    return perform(leadership_.probed_in_vain(action.ticket, Refused::kYes, now()));
+    return perform(leadership_.probed_in_vain(action.ticket, LeaderRefusal::kYes, now()));
   // Nobody would answer there, and each would take the lead from the other, again and again.
   const bool is_elsewhere = address.is_loopback() && leader->hostname != options_.hostname;
   if (is_elsewhere && (options_.follows_only || options_.listens_at))
@@ -260,7 +261,7 @@ void Election::pass_by(const ProbeLeader& action, const Leader& leader) {
       leader.hostname, leader.address);
   if (std::exchange(passed_by_, action.value) != action.value)
     log::warning(leader_problem_ + "; waiting for another leader");
-  perform(leadership_.probed_in_vain(action.ticket, Refused::kNo, now()));
+  perform(leadership_.probed_in_vain(action.ticket, LeaderRefusal::kNo, now()));
 }
 
 void Election::perform(const Follow& action) {

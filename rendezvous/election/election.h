@@ -97,7 +97,7 @@ class Election {
   // Why etcd did not answer; empty: it did.
   const std::string& problem() const { return problem_; }
   // Why no leader is followed, and until when one is looked for.
-  Unreached unreached() const;
+  UnreachedHost unreached() const;
   // This node leaves the job: it looks for a leader still, and does not become it.
   void withdraw() { leadership_.withdraw(); }
   // A round was published to this node: where the record is gone, so is the job.
@@ -125,7 +125,7 @@ class Election {
                                      asio::ip::tcp::endpoint to);
   void taken(const ProbeLeader& action, asio::ip::tcp::socket socket);
 
-  Refused judge(const asio::ip::tcp::endpoint& leader) const;
+  LeaderRefusal judge(const asio::ip::tcp::endpoint& leader) const;
 
   void perform(const LeadershipActions& actions);
   void perform(const ReadKey& action);

@@ -120,7 +120,7 @@ class EtcdClient::Calls {
 
   // A question on its way through the members.
   template <typename Request, typename Response>
-  struct Asked {
+  struct PendingCall {
     Request request;
     Answer<Response> answer;
     bool is_last = false;  // waited for at the end
@@ -129,11 +129,11 @@ class EtcdClient::Calls {
     bool had_new_token = false;
   };
   template <typename Request, typename Response>
-  using SharedAsked = std::shared_ptr<Asked<Request, Response>>;
+  using SharedPendingCall = std::shared_ptr<PendingCall<Request, Response>>;
 
   template <typename Response, typename Request>
   void ask(Request request, Answer<Response> answer, bool is_last = false) {
-    auto asked = std::make_shared<Asked<Request, Response>>();
+    auto asked = std::make_shared<PendingCall<Request, Response>>();
     asked->request = std::move(request);
     asked->answer = std::move(answer);
     asked->is_last = is_last;
@@ -150,11 +150,11 @@ class EtcdClient::Calls {
   };
 
   template <typename Request, typename Response>
-  void ask_with_token(const SharedAsked<Request, Response>& asked);
+  void ask_with_token(const SharedPendingCall<Request, Response>& asked);
   template <typename Request, typename Response>
-  void try_member(const SharedAsked<Request, Response>& asked);
+  void try_member(const SharedPendingCall<Request, Response>& asked);
   template <typename Request, typename Response>
-  void answered(const SharedAsked<Request, Response>& asked, const Response& response,
+  void answered(const SharedPendingCall<Request, Response>& asked, const Response& response,
                 const grpc::Status& status);
   void authenticate();
   void authenticated(const Result<v3::AuthenticateResponse>& answer);
@@ -199,7 +199,7 @@ EtcdClient::Calls::~Calls() {
 // ---- questions ----
 
 template <typename Request, typename Response>
-void EtcdClient::Calls::ask_with_token(const SharedAsked<Request, Response>& asked) {
+void EtcdClient::Calls::ask_with_token(const SharedPendingCall<Request, Response>& asked) {
   if (options_.username.empty() || !token_.empty()) return try_member<Request, Response>(asked);
   wait_for_token_.push_back([this, asked](const Error* error) {
     if (error != nullptr) return asked->answer(*error);
@@ -209,7 +209,7 @@ void EtcdClient::Calls::ask_with_token(const SharedAsked<Request, Response>& ask
 }
 
 template <typename Request, typename Response>
-void EtcdClient::Calls::try_member(const SharedAsked<Request, Response>& asked) {
+void EtcdClient::Calls::try_member(const SharedPendingCall<Request, Response>& asked) {
   auto call = std::make_shared<EtcdQuestion<Request, Response>>(asked->request);
   call->context.set_deadline(std::chrono::system_clock::now() + options_.call_limit);
   if (!token_.empty()) call->context.AddMetadata("token", token_);
@@ -227,7 +227,7 @@ void EtcdClient::Calls::try_member(const SharedAsked<Request, Response>& asked) 
 }
 
 template <typename Request, typename Response>
-void EtcdClient::Calls::answered(const SharedAsked<Request, Response>& asked,
+void EtcdClient::Calls::answered(const SharedPendingCall<Request, Response>& asked,
                                  const Response& response, const grpc::Status& status) {
   if (status.ok()) return asked->answer(response);
   if (is_unavailable(status)) {
@@ -265,7 +265,7 @@ std::string EtcdClient::Calls::said(const grpc::Status& status, std::size_t aske
 void EtcdClient::Calls::authenticate() {
   if (is_authenticating_) return;
   is_authenticating_ = true;
-  auto asked = std::make_shared<Asked<v3::AuthenticateRequest, v3::AuthenticateResponse>>();
+  auto asked = std::make_shared<PendingCall<v3::AuthenticateRequest, v3::AuthenticateResponse>>();
   asked->request.set_name(options_.username);
   asked->request.set_password(options_.password);
   asked->had_new_token = true;

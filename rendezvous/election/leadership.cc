@@ -121,12 +121,12 @@ LeadershipActions Leadership::probed(Ticket ticket, Time now) {
   return {Follow{seen_.value}};
 }
 
-LeadershipActions Leadership::probed_in_vain(Ticket ticket, Refused refused, Time now) {
+LeadershipActions Leadership::probed_in_vain(Ticket ticket, LeaderRefusal refused, Time now) {
   if (is_late(ticket, Step::kProbing)) return {};
-  if (refused == Refused::kPerhaps && closed_at_) refused = Refused::kYes;
-  if (refused != Refused::kPerhaps) refused_since_.reset();
-  if (refused == Refused::kNo || seen_ != reached_) return pause(rules_.look_again, now);
-  if (refused == Refused::kPerhaps && !refused_since_) refused_since_ = now;
+  if (refused == LeaderRefusal::kPerhaps && closed_at_) refused = LeaderRefusal::kYes;
+  if (refused != LeaderRefusal::kPerhaps) refused_since_.reset();
+  if (refused == LeaderRefusal::kNo || seen_ != reached_) return pause(rules_.look_again, now);
+  if (refused == LeaderRefusal::kPerhaps && !refused_since_) refused_since_ = now;
   const bool may_live = refused_since_ && now < *refused_since_ + rules_.refused_for;
   return may_live ? pause(rules_.retry, now) : grant(seen_.revision, now);
 }

@@ -155,7 +155,7 @@ using LeadershipActions = std::vector<LeadershipAction>;
 
 // Whether the leader's host says that nobody listens there. kPerhaps: something on the way may say
 // so.
-enum class Refused { kNo, kPerhaps, kYes };
+enum class LeaderRefusal { kNo, kPerhaps, kYes };
 
 class Leadership {
  public:
@@ -177,7 +177,7 @@ class Leadership {
   LeadershipActions etcd_failed(Ticket ticket, const Error& error, Time now);
   LeadershipActions probed(Ticket ticket, Time now);
   // kNo: there was no answer.
-  LeadershipActions probed_in_vain(Ticket ticket, Refused refused, Time now);
+  LeadershipActions probed_in_vain(Ticket ticket, LeaderRefusal refused, Time now);
   LeadershipActions key_changed(Time now);
   // Nobody watches the key any more; it may be as it was. Say it after a pause: the next may end,
   // too.

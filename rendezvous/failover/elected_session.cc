@@ -44,9 +44,9 @@ Election::Handlers ElectedSession::handlers() {
       .leads_until = callbacks_.workers_until};
 }
 
-Unreached ElectedSession::unreached() const {
+UnreachedHost ElectedSession::unreached() const {
   if (failover().is_admitted()) return {};
-  Unreached told = election_.unreached();
+  UnreachedHost told = election_.unreached();
   if (told.why.empty() && session()) told.why = session()->unreached().why;
   if (told.why.empty()) told.why = failover().last_loss();
   return told;

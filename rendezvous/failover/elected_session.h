@@ -50,7 +50,7 @@ class ElectedSession final : public FailoverSession {
   ElectedSession& operator=(const ElectedSession&) = delete;
   ~ElectedSession() override;
 
-  Unreached unreached() const override;
+  UnreachedHost unreached() const override;
 
  private:
   Election::Handlers handlers();

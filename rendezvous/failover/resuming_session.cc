@@ -16,7 +16,7 @@ ResumingSession::ResumingSession(asio::io_context& loop, Open open,
   perform(failover().start());
 }
 
-Unreached ResumingSession::unreached() const {
+UnreachedHost ResumingSession::unreached() const {
   if (failover().takes_words()) return session()->unreached();
   return {.why = failover().last_loss(), .ends = failover().gives_up_at()};
 }

@@ -42,7 +42,7 @@ class ResumingSession final : public FailoverSession {
   ResumingSession& operator=(const ResumingSession&) = delete;
   ~ResumingSession() override = default;
 
-  Unreached unreached() const override;
+  UnreachedHost unreached() const override;
 
  private:
   std::unique_ptr<Session> open() override;

@@ -77,7 +77,7 @@ class RemoteSession final : public Session {
   void leave(const Failure& reason) override;
   void gone() override;
   std::optional<WaitStatus> wait_status() const override { return grant_.wait_status; }
-  Unreached unreached() const override;
+  UnreachedHost unreached() const override;
   void abandon() override { state_ = State::kOver; }
   std::chrono::steady_clock::time_point lease_ends() const override {
     return std::chrono::steady_clock::time_point(lease_.ends());  // the clock of stamp()
@@ -351,7 +351,7 @@ void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Stat
                                         static_cast<int>(status.error_code()), text_of(status)));
 }
 
-Unreached RemoteSession::unreached() const {
+UnreachedHost RemoteSession::unreached() const {
   if (state_ != State::kConnecting) return {};
   return {.why = tls_problem_.empty() ? without_preamble(last_problem_) : tls_problem_,
           .ends = deadline_.expiry()};

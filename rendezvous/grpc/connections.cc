@@ -34,8 +34,8 @@ std::string numeric(const sockaddr_storage& from, socklen_t length) {
 
 // An address stays empty if the kernel has none any more. getpeername() fails with ENOTCONN when
 // the peer has reset the connection.
-Observed observe(int fd, std::string address) {
-  Observed observed{.address = std::move(address)};
+PeerInfo observe(int fd, std::string address) {
+  PeerInfo observed{.address = std::move(address)};
   sockaddr_storage from{};
   socklen_t length = sizeof(from);
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0)
@@ -144,9 +144,9 @@ int Connections::descriptor_of(const std::string& peer) const {
   return found == by_name_.end() ? -1 : found->second;
 }
 
-Observed Connections::observed(const std::string& peer) const {
+PeerInfo Connections::observed(const std::string& peer) const {
   const auto found = connections_.find(descriptor_of(peer));
-  return found == connections_.end() ? Observed{} : found->second.observed;
+  return found == connections_.end() ? PeerInfo{} : found->second.observed;
 }
 
 bool Connections::is_open(int fd) const {

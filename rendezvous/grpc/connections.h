@@ -59,11 +59,11 @@ class Connections {
   void forget_closed();
   std::size_t size() const { return connections_.size(); }
   // The addresses of the connection `peer`. Both are empty if there is no such connection.
-  Observed observed(const std::string& peer) const;
+  PeerInfo observed(const std::string& peer) const;
 
  private:
   struct Connection {
-    Observed observed;
+    PeerInfo observed;
     std::shared_ptr<MeteredConnection> meter{};
     std::string name;  // gRPC's
   };

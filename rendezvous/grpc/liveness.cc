@@ -16,7 +16,7 @@ using boost::system::error_code;
 // Held by its owner and by the read under way.
 class LivenessConnections::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::string leader, tcp::socket socket, Closed closed)
+  Connection(std::string leader, tcp::socket socket, OnClosed closed)
       : leader_(std::move(leader)), socket_(std::move(socket)), closed_(std::move(closed)) {}
 
   // A new connection has room for a byte. If it breaks already, the read tells.
@@ -38,12 +38,12 @@ class LivenessConnections::Connection : public std::enable_shared_from_this<Conn
  private:
   const std::string leader_;
   tcp::socket socket_;
-  const Closed closed_;
+  const OnClosed closed_;
   std::array<char, 1> byte_{};
   bool is_over_ = false;
 };
 
-LivenessConnections::LivenessConnections(Closed closed) : closed_(std::move(closed)) {}
+LivenessConnections::LivenessConnections(OnClosed closed) : closed_(std::move(closed)) {}
 
 LivenessConnections::~LivenessConnections() { drop_all(); }
 

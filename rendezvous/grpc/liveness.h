@@ -24,8 +24,8 @@ inline constexpr char kLivenessFirstByte = 0x02;
 class LivenessConnections {
  public:
   // `closed` gets the leader whose kernel closed a connection; it may destroy this.
-  using Closed = std::function<void(const std::string& leader)>;
-  explicit LivenessConnections(Closed closed);
+  using OnClosed = std::function<void(const std::string& leader)>;
+  explicit LivenessConnections(OnClosed closed);
   LivenessConnections(const LivenessConnections&) = delete;
   LivenessConnections& operator=(const LivenessConnections&) = delete;
   ~LivenessConnections();
@@ -41,7 +41,7 @@ class LivenessConnections {
   class Connection;
   static void drop(std::shared_ptr<Connection>& connection);
 
-  const Closed closed_;
+  const OnClosed closed_;
   std::shared_ptr<Connection> current_;  // of the leader that let us in
   std::shared_ptr<Connection> next_;
 };

@@ -283,7 +283,7 @@ void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string
   // A call says later who it is. Each may be a node that comes back: its call of before still
   // counts.
   if (nodes_.size() >= 2 * options_.max_calls + 1) return deliver(call.get(), too_many());
-  Observed observed = connections_.observed(call->peer());
+  PeerInfo observed = connections_.observed(call->peer());
   observed.is_proven = is_proven;
   Node& node = nodes_.add(call, rdzv_id, observed);
   if (host_ != nullptr) open_session(node, *host_);

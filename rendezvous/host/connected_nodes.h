@@ -30,7 +30,7 @@ class ConnectedNodes {
   struct Node {
     std::shared_ptr<Call> call;
     std::string rdzv_id;
-    Observed observed;
+    PeerInfo observed;
     Route route;
     // Null: one of many jobs, and the node did not ask for a seat yet.
     std::unique_ptr<HostedSession> session{};
@@ -57,7 +57,7 @@ class ConnectedNodes {
     return found == nodes_.end() ? nullptr : &found->second;
   }
   Node& add(const std::shared_ptr<Call>& call, const std::string& rdzv_id,
-            const Observed& observed) {
+            const PeerInfo& observed) {
     Node node{.call = call,
               .rdzv_id = rdzv_id,
               .observed = observed,

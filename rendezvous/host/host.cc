@@ -24,7 +24,7 @@ Time now() { return std::chrono::steady_clock::now(); }
 class Host::LocalSession final : public HostedSession {
  public:
   // `is_here`: its node is in this process, and not one that service.h let in.
-  LocalSession(Host& host, SessionId id, Observed observed, bool is_here)
+  LocalSession(Host& host, SessionId id, PeerInfo observed, bool is_here)
       : host_(host), id_(id), observed_(std::move(observed)), is_here_(is_here) {}
   LocalSession(const LocalSession&) = delete;
   LocalSession& operator=(const LocalSession&) = delete;
@@ -62,7 +62,7 @@ class Host::LocalSession final : public HostedSession {
  private:
   Host& host_;
   const SessionId id_;
-  const Observed observed_;
+  const PeerInfo observed_;
   const bool is_here_;
   std::chrono::milliseconds silence_{0};
   std::string how_lost_ = "its connection to the rendezvous ended";
@@ -86,18 +86,18 @@ Host::Host(boost::asio::io_context& loop, const Host& finished)
 // A session that outlives the host would close itself in freed memory.
 Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }
 
-std::unique_ptr<Session> Host::open_session(Session::MessageHandler handler, Observed observed) {
+std::unique_ptr<Session> Host::open_session(Session::MessageHandler handler, PeerInfo observed) {
   return open({std::make_shared<Session::MessageHandler>(std::move(handler)), false},
               std::move(observed));
 }
 
 std::unique_ptr<Host::HostedSession> Host::open_direct_session(Session::MessageHandler handler,
-                                                               Observed observed) {
+                                                               PeerInfo observed) {
   return open({std::make_shared<Session::MessageHandler>(std::move(handler)), true},
               std::move(observed));
 }
 
-std::unique_ptr<Host::HostedSession> Host::open(Reader reader, Observed observed) {
+std::unique_ptr<Host::HostedSession> Host::open(Reader reader, PeerInfo observed) {
   const SessionId id = ++last_id_;
   const bool is_here = !reader.at_once;
   readers_.emplace(id, std::move(reader));

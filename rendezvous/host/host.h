@@ -85,7 +85,7 @@ class Host {
   // session. Destroying the session without leave() means that the node is lost, as a broken
   // connection does. The default of `observed` is for the node in the host's own process.
   std::unique_ptr<Session> open_session(Session::MessageHandler handler,
-                                        Observed observed = {"127.0.0.1"});
+                                        PeerInfo observed = {"127.0.0.1"});
 
   // The session of a node that is not in this process.
   class HostedSession : public Session {
@@ -100,7 +100,7 @@ class Host {
   // are on their way. This process may end right after. `handler` must not call the host and must
   // not destroy a session. For service.h.
   std::unique_ptr<HostedSession> open_direct_session(Session::MessageHandler handler,
-                                                     Observed observed);
+                                                     PeerInfo observed);
 
  private:
   class LocalSession;
@@ -111,7 +111,7 @@ class Host {
     bool at_once = false;  // call the handler directly; do not post
   };
 
-  std::unique_ptr<HostedSession> open(Reader reader, Observed observed);
+  std::unique_ptr<HostedSession> open(Reader reader, PeerInfo observed);
   void perform(Outcome outcome);
   void tell(const Outcome& outcome);
   bool is_recorded(const Outcome& outcome) const;

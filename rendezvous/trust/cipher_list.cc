@@ -57,14 +57,14 @@ bool is_offered(int operation, const OSSL_ALGORITHM& one) {
 
 // A provider that passes on what OpenSSL's own one has, which is loaded in a library context of its
 // own. Both live until the process ends: OpenSSL calls into them while it cleans up.
-struct Offered {
+struct CipherProvider {
   OSSL_PROVIDER* whole = nullptr;
   OSSL_PROVIDER* ours = nullptr;  // never unloaded, so it is held here until the end
   std::array<std::vector<OSSL_ALGORITHM>, OSSL_OP__HIGHEST + 1> tables;  // each ends with kTableEnd
 };
 
-Offered& offered() {
-  static Offered& one = *new Offered;
+CipherProvider& offered() {
+  static CipherProvider& one = *new CipherProvider;
   return one;
 }
 
@@ -76,7 +76,7 @@ const OSSL_ALGORITHM* query(void* /*context*/, int operation, int* no_cache) {
 }
 
 // Who asked for capabilities, and with what.
-struct Asked {
+struct CapabilityQuery {
   OSSL_CALLBACK* callback;
   void* argument;
 };
@@ -84,7 +84,7 @@ struct Asked {
 // Each context looks for the keys of all groups that there are. Those that are not offered take it
 // longest.
 int pass_on_group(const OSSL_PARAM* group, void* asked) {
-  const auto& [callback, argument] = *static_cast<const Asked*>(asked);
+  const auto& [callback, argument] = *static_cast<const CapabilityQuery*>(asked);
   unsigned int number = 0;
   const OSSL_PARAM* const found = ::OSSL_PARAM_locate_const(group, OSSL_CAPABILITY_TLS_GROUP_ID);
   if (found == nullptr || ::OSSL_PARAM_get_uint(found, &number) != 1) return 1;
@@ -92,7 +92,7 @@ int pass_on_group(const OSSL_PARAM* group, void* asked) {
 }
 
 int capabilities(void* /*context*/, const char* kind, OSSL_CALLBACK* callback, void* argument) {
-  Asked asked{callback, argument};
+  CapabilityQuery asked{callback, argument};
   return std::string_view(kind) == "TLS-GROUP"
              ? ::OSSL_PROVIDER_get_capabilities(offered().whole, kind, pass_on_group, &asked)
              : ::OSSL_PROVIDER_get_capabilities(offered().whole, kind, callback, argument);
@@ -117,7 +117,7 @@ int start(const OSSL_CORE_HANDLE* /*core*/, const OSSL_DISPATCH* /*of_core*/,
 }  // namespace
 
 bool offer_cipher_list() {
-  Offered& all = offered();
+  CipherProvider& all = offered();
   OSSL_LIB_CTX* const context = ::OSSL_LIB_CTX_new();
   all.whole = context == nullptr ? nullptr : ::OSSL_PROVIDER_load(context, "default");
   if (all.whole == nullptr) return false;

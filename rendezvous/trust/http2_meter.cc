@@ -7,7 +7,7 @@
 
 namespace ddprun::rendezvous {
 
-bool Http2Meter::Budget::spend(double amount, const Allowed& allowed, Time now) {
+bool Http2Meter::Budget::spend(double amount, const Allowance& allowed, Time now) {
   if (!is_begun_) left_ = allowed.at_once;
   if (is_begun_ && now > at_)
     left_ = std::min(allowed.at_once, left_ + in_seconds(now - at_) * allowed.per_second);

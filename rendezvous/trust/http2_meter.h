@@ -17,16 +17,16 @@
 namespace ddprun::rendezvous {
 
 // So much at once, and then so much a second.
-struct Allowed {
+struct Allowance {
   double at_once;
   double per_second;
 };
 
 struct MeterLimits {
-  Allowed reads;
-  Allowed bytes;
-  Allowed frames;            // of any kind
-  Allowed streams;           // frames that open one, and those that reset one
+  Allowance reads;
+  Allowance bytes;
+  Allowance frames;          // of any kind
+  Allowance streams;         // frames that open one, and those that reset one
   std::size_t header_block;  // bytes of one header block: HEADERS and its CONTINUATIONs
 };
 
@@ -68,7 +68,7 @@ class Http2Meter {
   // The rest of an allowance. Full at first.
   class Budget {
    public:
-    bool spend(double amount, const Allowed& allowed, Time now);
+    bool spend(double amount, const Allowance& allowed, Time now);
 
    private:
     bool is_begun_ = false;

@@ -25,25 +25,25 @@ namespace ddprun::rendezvous {
 namespace {
 
 template <auto kFree>
-struct Freed {
+struct Deleter {
   template <typename Type>
   void operator()(Type* one) const {
     kFree(one);
   }
 };
-using Certificate = std::unique_ptr<X509, Freed<::X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Freed<::EVP_PKEY_free>>;
-using Bio = std::unique_ptr<BIO, Freed<::BIO_free_all>>;
-using Store = std::unique_ptr<X509_STORE, Freed<::X509_STORE_free>>;
-using StoreContext = std::unique_ptr<X509_STORE_CTX, Freed<::X509_STORE_CTX_free>>;
+using Certificate = std::unique_ptr<X509, Deleter<::X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Deleter<::EVP_PKEY_free>>;
+using Bio = std::unique_ptr<BIO, Deleter<::BIO_free_all>>;
+using Store = std::unique_ptr<X509_STORE, Deleter<::X509_STORE_free>>;
+using StoreContext = std::unique_ptr<X509_STORE_CTX, Deleter<::X509_STORE_CTX_free>>;
 
 // Whatever OpenSSL thinks of the files, down to their end, it puts into the thread's queue of
 // errors. The next handshake would take it for its own.
-struct QueueCleared {
-  QueueCleared() = default;
-  QueueCleared(const QueueCleared&) = delete;
-  QueueCleared& operator=(const QueueCleared&) = delete;
-  ~QueueCleared() { ::ERR_clear_error(); }
+struct ErrorQueueCleaner {
+  ErrorQueueCleaner() = default;
+  ErrorQueueCleaner(const ErrorQueueCleaner&) = delete;
+  ErrorQueueCleaner& operator=(const ErrorQueueCleaner&) = delete;
+  ~ErrorQueueCleaner() { ::ERR_clear_error(); }
 };
 
 Error wrong(const char* key, const std::string& path, const std::string& what) {
@@ -132,7 +132,7 @@ Result<TlsTexts> read_tls_files(const TlsFiles& files) {
 Result<void> check_tls_texts(const TlsTexts& texts, const TlsFiles& files,
                              std::chrono::system_clock::time_point now) {
   set_up_openssl();
-  const QueueCleared cleared;
+  const ErrorQueueCleaner cleared;
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
   const auto authorities = certificates_of(texts.ca);
   const auto chain = certificates_of(texts.cert);

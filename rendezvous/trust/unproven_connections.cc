@@ -44,7 +44,7 @@ std::optional<UnprovenConnections::Id> UnprovenConnections::next_of_waiting(Time
   const Waiting one = take(address);
   failures_left_ -= cost_of(wire);
   const auto place = order_.insert(order_.end(), {one.id, now});
-  served_.emplace(one.id, Served{cost_of(wire), place});
+  served_.emplace(one.id, ServedConnection{cost_of(wire), place});
   return one.id;
 }
 

@@ -75,7 +75,7 @@ class UnprovenConnections {
     Id id;
     Wire wire;
   };
-  struct Served {
+  struct ServedConnection {
     double cost;
     std::list<std::pair<Id, Time>>::iterator place;
   };
@@ -97,7 +97,7 @@ class UnprovenConnections {
   std::size_t waiting_count_ = 0;
   std::string last_address_;  // whose turn was last
   bool newest_is_next_ = false;
-  std::unordered_map<Id, Served> served_;
+  std::unordered_map<Id, ServedConnection> served_;
   std::list<std::pair<Id, Time>> order_;  // of those that are served, oldest first
 };
 

@@ -127,7 +127,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           line.variables.contains("LAUNCH") ? std::string(kLaunchName) : std::string(kProgramName),
       .allowed_cpu_count = [] { return 4; },
       .ask = [&](const std::vector<std::string>& words) { return answer_of(words, env); }};
-  const Parsed parsed = parse(line.args, env, host);
+  const ParseResult parsed = parse(line.args, env, host);
   if (const auto* error = std::get_if<UsageError>(&parsed)) {
     DDPRUN_ASSERT(error->exit_code == 1 || error->exit_code == 2);
     DDPRUN_ASSERT(is_one_line(error->message));

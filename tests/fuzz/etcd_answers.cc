@@ -61,7 +61,7 @@ void lead(const TransactionAnswer& answer) {
                                    now);
       if (const auto* probe = std::get_if<ProbeLeader>(&action)) {
         DDPRUN_ASSERT(probe->value.size() <= kMaxValueBytes);
-        next = candidate.probed_in_vain(probe->ticket, Refused::kYes, now);
+        next = candidate.probed_in_vain(probe->ticket, LeaderRefusal::kYes, now);
       }
     }
     if (next.empty() && candidate.look_again_at() < Time::max()) {

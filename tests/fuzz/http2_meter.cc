@@ -34,7 +34,7 @@ constexpr std::array<std::size_t, 8> kLengths = {0, 1, 4, 100, 1000, 4000, 16'00
 // A budget in eighths of its unit, in whole numbers.
 class Purse {
  public:
-  bool pay(std::int64_t amount, const Allowed& allowed, std::int64_t tick) {
+  bool pay(std::int64_t amount, const Allowance& allowed, std::int64_t tick) {
     const auto most = kParts * static_cast<std::int64_t>(allowed.at_once);
     const auto more = (tick - at_) * static_cast<std::int64_t>(allowed.per_second);
     left_ = is_new_ ? most : std::min(most, left_ + more);
@@ -158,7 +158,7 @@ class Peer {
       const bool took = meter_.took(part, Http2Meter::Time{} + tick_ * kTick);
       DDPRUN_ASSERT(took == model_.took(part, tick_));
       if (took && !is_proven_) passed_ += part.size();
-      const Allowed& bytes = wire_ == Wire::kTls ? kUnprovenTlsMeter.bytes : kUnprovenMeter.bytes;
+      const Allowance& bytes = wire_ == Wire::kTls ? kUnprovenTlsMeter.bytes : kUnprovenMeter.bytes;
       DDPRUN_ASSERT(static_cast<double>(passed_) <=
                     bytes.at_once + bytes.per_second * static_cast<double>(tick_) / kParts);
     }

@@ -123,7 +123,7 @@ void check(const SchedulerFacts& found) {
 }
 
 // No way leads to a world that is smaller than asked.
-void check(const SchedulerFacts& found, const Asked& asked) {
+void check(const SchedulerFacts& found, const PlacementQuery& asked) {
   const auto placed = place(found, asked);
   if (!placed) {
     DDPRUN_ASSERT(!placed.error().message().empty());
@@ -144,7 +144,7 @@ void check(const SchedulerFacts& found, const Asked& asked) {
 }
 
 void read_variables(ScriptInput script) {
-  Asked asked{.meeting = false, .called = "ddprun"};
+  PlacementQuery asked{.meeting = false, .called = "ddprun"};
   asked.max_nodes = static_cast<int>(script.choice(5));
   asked.min_nodes = std::min(asked.max_nodes, 1 + static_cast<int>(script.choice(3)));
   asked.nodes_shown = fmt::format("--nnodes={}:{}", asked.min_nodes, asked.max_nodes);

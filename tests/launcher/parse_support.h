@@ -25,8 +25,8 @@ inline EnvLookup environment(Variables variables) {
   };
 }
 
-inline Parsed parse_line(const std::vector<std::string>& args, const Variables& variables = {},
-                         FakeHost host = {}) {
+inline ParseResult parse_line(const std::vector<std::string>& args, const Variables& variables = {},
+                              FakeHost host = {}) {
   const HostFacts facts{[host] { return host.cpus; }, [host] { return host.gpus; },
                         [] { return std::string("a-fresh-id"); }, host.called};
   return parse(args, environment(variables), facts);
@@ -36,7 +36,7 @@ inline Parsed parse_line(const std::vector<std::string>& args, const Variables& 
 // variant's name.
 inline Options good(const std::vector<std::string>& args, const Variables& variables = {},
                     FakeHost host = {}) {
-  const Parsed parsed = parse_line(args, variables, host);
+  const ParseResult parsed = parse_line(args, variables, host);
   if (const auto* error = std::get_if<UsageError>(&parsed))
     throw std::runtime_error(error->message);
   return std::get<Options>(parsed);
@@ -45,7 +45,7 @@ inline Options good(const std::vector<std::string>& args, const Variables& varia
 // `2 ddprun: …` for a line that must be bad.
 inline std::string bad(const std::vector<std::string>& args, const Variables& variables = {},
                        FakeHost host = {}) {
-  const Parsed parsed = parse_line(args, variables, host);
+  const ParseResult parsed = parse_line(args, variables, host);
   const auto* error = std::get_if<UsageError>(&parsed);
   return error == nullptr ? "accepted"
                           : std::to_string(error->exit_code) + " ddprun: " + error->message;

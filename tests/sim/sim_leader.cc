@@ -161,8 +161,8 @@ void SimLeader::perform(const rendezvous::ProbeLeader& action) {
       const SimLeader& leader = world_.holder_of(action.value);
       const bool is_taken = leader.listens(action.value) && !leader.is_refused();
       if (is_taken) reached_ = action.value;
-      const auto refused =
-          world_.is_refusal_doubted ? rendezvous::Refused::kPerhaps : rendezvous::Refused::kYes;
+      const auto refused = world_.is_refusal_doubted ? rendezvous::LeaderRefusal::kPerhaps
+                                                     : rendezvous::LeaderRefusal::kYes;
       perform(is_taken ? leadership_.probed(action.ticket, now())
                        : leadership_.probed_in_vain(action.ticket, refused, now()));
     });

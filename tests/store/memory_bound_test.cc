@@ -17,7 +17,7 @@ TEST(MemoryBound, LooksOnlyWhenTheStoreHoldsMuch) {
 TEST(MemoryBound, LeavesTheLimitsWhereMemoryIsPlentyOrUnknown) {
   MemoryBound bound{Limits{}};
   Limits limits;
-  const MemoryBound::Held held{.stored = 20 * kMiB};
+  const MemoryBound::MemoryUse held{.stored = 20 * kMiB};
   for (const auto left :
        {std::optional<std::uint64_t>(64'000 * kMiB), std::optional<std::uint64_t>()}) {
     bound.looked(limits, held, left);

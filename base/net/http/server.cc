@@ -105,7 +105,7 @@ asio::awaitable<bool> hears_more(SharedConnection connection, std::chrono::milli
 }  // namespace
 
 struct Server::State {
-  struct Made {
+  struct CachedPage {
     SharedAnswer answer;
     Time at{};
   };
@@ -132,7 +132,7 @@ struct Server::State {
   Pages pages;
   Limits limits;
   std::list<SharedConnection> connections;
-  std::map<std::string, Made> made;
+  std::map<std::string, CachedPage> made;
   bool is_closed = false;
 };
 
@@ -155,7 +155,7 @@ SharedAnswer Server::State::answer_to(const Parser::value_type& request) {
 SharedAnswer Server::State::made_page(const std::string& path,
                                       const std::function<Answer()>& make) {
   const Time now = std::chrono::steady_clock::now();
-  Made& page = made[path];
+  CachedPage& page = made[path];
   if (!page.answer || now - page.at >= limits.fresh_for)
     page = {std::make_shared<Answer>(make()), now};
   return page.answer;

@@ -17,7 +17,7 @@ class LeaseGuardTest : public testing::Test {
 
   // Looks whenever the guard wants to, up to `until`. Returns when the workers were ended; zero:
   // not.
-  Time run(LeaseGuard::Seen seen, Time until, milliseconds late = 0ms) {
+  Time run(LeaseGuard::AgentSighting seen, Time until, milliseconds late = 0ms) {
     while (guard.next() != Time::max() && guard.next() + late <= until) {
       const Time now = guard.next() + late;
       ++looks;

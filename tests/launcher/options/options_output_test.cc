@@ -81,7 +81,7 @@ TEST(OptionsOutput, TakesWhereToServeHttp) {
 
 TEST(OptionsOutput, AnswersCompletionScripts) {
   for (const auto* shell : {"bash", "zsh", "tcsh", "fish"}) {
-    const Parsed parsed = parse_line({"--print-completion", shell});
+    const ParseResult parsed = parse_line({"--print-completion", shell});
     EXPECT_NE(std::get<Answer>(parsed).text.find("--numa-binding"), std::string::npos) << shell;
   }
   EXPECT_EQ(bad({"--print-completion=csh"}),

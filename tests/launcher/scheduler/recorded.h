@@ -52,8 +52,8 @@ inline std::optional<std::string> answer(const std::vector<std::string>& words) 
   return "1 1795560000\n";
 }
 
-inline Parsed parse_in(const std::string& name, const std::vector<std::string>& args,
-                       const Variables& more = {}) {
+inline ParseResult parse_in(const std::string& name, const std::vector<std::string>& args,
+                            const Variables& more = {}) {
   Variables variables = recorded(name);
   for (const auto& [key, value] : more) variables[key] = value;
   HostFacts host{[] { return 8; }, [] { return 0; }, [] { return std::string("a-fresh-id"); }};
@@ -65,7 +65,7 @@ inline Parsed parse_in(const std::string& name, const std::vector<std::string>& 
 
 inline Options good_in(const std::string& name, const std::vector<std::string>& args,
                        const Variables& more = {}) {
-  const Parsed parsed = parse_in(name, args, more);
+  const ParseResult parsed = parse_in(name, args, more);
   if (const auto* error = std::get_if<UsageError>(&parsed))
     throw std::runtime_error(error->message);
   return std::get<Options>(parsed);
@@ -73,7 +73,7 @@ inline Options good_in(const std::string& name, const std::vector<std::string>& 
 
 inline std::string bad_in(const std::string& name, const std::vector<std::string>& args,
                           const Variables& more = {}) {
-  const Parsed parsed = parse_in(name, args, more);
+  const ParseResult parsed = parse_in(name, args, more);
   const auto* error = std::get_if<UsageError>(&parsed);
   return error == nullptr ? "accepted" : fmt::format("{} {}", error->exit_code, error->message);
 }

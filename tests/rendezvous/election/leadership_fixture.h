@@ -84,11 +84,13 @@ struct LeadershipTest : testing::Test {
     return show(leadership.key_taken(ticket, false, view(holder), now));
   }
   std::string probed() { return show(leadership.probed(ticket, now)); }
-  std::string refused() { return show(leadership.probed_in_vain(ticket, Refused::kYes, now)); }
-  std::string perhaps_refused() {
-    return show(leadership.probed_in_vain(ticket, Refused::kPerhaps, now));
+  std::string refused() {
+    return show(leadership.probed_in_vain(ticket, LeaderRefusal::kYes, now));
   }
-  std::string silent() { return show(leadership.probed_in_vain(ticket, Refused::kNo, now)); }
+  std::string perhaps_refused() {
+    return show(leadership.probed_in_vain(ticket, LeaderRefusal::kPerhaps, now));
+  }
+  std::string silent() { return show(leadership.probed_in_vain(ticket, LeaderRefusal::kNo, now)); }
   std::string changed() { return show(leadership.key_changed(now)); }
   std::string watch_ended() { return show(leadership.watch_ended(now)); }
   std::string failed(ErrorCode code, const std::string& what = "e: no") {

@@ -253,7 +253,7 @@ TEST_F(LeadershipTest, HearsThatTheKeyIsGoneWhileItProbesASilentLeader) {
   key_is(KeyHolder{"a", 5, 1});
   const Ticket probe = ticket;
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
-  EXPECT_EQ(show(leadership.probed_in_vain(probe, Refused::kNo, now)), "");
+  EXPECT_EQ(show(leadership.probed_in_vain(probe, LeaderRefusal::kNo, now)), "");
   EXPECT_EQ(key_is({}), "grant");
 }
 
