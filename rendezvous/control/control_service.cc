@@ -132,7 +132,7 @@ class ControlService::Calls::Call final
   }
   const std::string& peer() const { return peer_; }
   // Loop's thread: who asked is let in, and is shown this.
-  void admit(const Admitted& admitted) { proof_ = admitted.bytes; }
+  void admit(const HostProof& admitted) { proof_ = admitted.bytes; }
   bool is_clear() const { return Connections::is_clear(peer_); }
   bool is_over() const {
     const std::lock_guard lock(mutex_);

@@ -251,9 +251,9 @@ void RemoteSession::on_message(const std::shared_ptr<Call>& call,
   if (call != call_ || state_ == State::kOver) return;
   if (!message) return end(ErrorCode::kProtocol, message.error().message());
   if (const auto* challenge = std::get_if<Challenge>(&*message)) return challenged(*challenge);
-  if (const auto* admitted = std::get_if<Admitted>(&*message)) handshake_.admitted(*admitted);
+  if (const auto* admitted = std::get_if<HostProof>(&*message)) handshake_.admitted(*admitted);
   if (!handshake_.is_believed()) return distrust();
-  if (std::holds_alternative<Admitted>(*message)) return;
+  if (std::holds_alternative<HostProof>(*message)) return;
   if (state_ == State::kConnecting) connected();
   if (const auto* grant = std::get_if<LeaseGrant>(&*message)) return renew_lease(*grant);
   HostMessage said = std::get<HostMessage>(*message);

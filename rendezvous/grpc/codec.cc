@@ -390,7 +390,7 @@ Result<DownMessage> decode(const v4::ToNode& message) {
     case v4::ToNode::kChallenge:
       return decode_secret<DownMessage, Challenge>("nonce", message.challenge().nonce());
     case v4::ToNode::kAdmitted:
-      return decode_secret<DownMessage, Admitted>("proof", message.admitted().proof());
+      return decode_secret<DownMessage, HostProof>("proof", message.admitted().proof());
     case v4::ToNode::KIND_NOT_SET:
       break;
   }

@@ -66,7 +66,7 @@ struct LeaseGrant {
   bool host_returns = false;  // as in SessionLost
 };
 // The messages that the host sends.
-using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge, Admitted>;
+using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge, HostProof>;
 
 // No message follows.
 inline bool is_last(const HostMessage& message) {

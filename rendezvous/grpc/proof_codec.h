@@ -22,7 +22,7 @@ inline v4::ToNode encode(const Challenge& challenge) {
   return message;
 }
 
-inline v4::ToNode encode(const Admitted& admitted) {
+inline v4::ToNode encode(const HostProof& admitted) {
   v4::ToNode message;
   message.mutable_admitted()->set_proof(admitted.bytes);
   return message;

@@ -49,7 +49,7 @@ class NodeAuthenticator {
   // A call that was let in.
   struct AdmittedCall {
     std::string job;
-    Admitted answer;         // to be sent before all else
+    HostProof answer;        // to be sent before all else
     bool is_proven = false;  // it knows the token
   };
 

@@ -40,7 +40,7 @@ std::optional<Proof> NodeHandshake::challenged(const Challenge& challenge,
   return Proof{prove(Prover::kCaller, token_.key, terms_), terms_.channels};
 }
 
-void NodeHandshake::admitted(const Admitted& admitted) {
+void NodeHandshake::admitted(const HostProof& admitted) {
   const bool was_asked = std::exchange(host_, Host::kRefuted) == Host::kChallenged;
   if (!was_asked) return;
   if (is_proof(admitted.bytes, Prover::kHost, token_.key, terms_))

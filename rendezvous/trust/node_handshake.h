@@ -39,7 +39,7 @@ class NodeHandshake {
   std::optional<Proof> challenged(const Challenge& challenge, std::vector<std::string> channels,
                                   std::string question = {});
   // The host let us in.
-  void admitted(const Admitted& admitted);
+  void admitted(const HostProof& admitted);
   Host host() const { return host_; }
   bool is_believed() const { return host_ == Host::kProven || host_ == Host::kOpen; }
 

@@ -36,10 +36,10 @@ struct Proof {
 };
 
 // The last answer of the host: its own proof. No bytes: it let a caller in that proved nothing.
-struct Admitted {
+struct HostProof {
   std::string bytes{};
 
-  bool operator==(const Admitted&) const = default;
+  bool operator==(const HostProof&) const = default;
 };
 
 // The purpose of a caller: service and method of the call, and its role.

@@ -35,7 +35,7 @@ v4::ToNode travelled(const v4::ToNode& message) {
 
 v4::ToNode encode_down(const DownMessage& message) {
   if (const auto* challenge = std::get_if<Challenge>(&message)) return encode(*challenge);
-  if (const auto* admitted = std::get_if<Admitted>(&message)) return encode(*admitted);
+  if (const auto* admitted = std::get_if<HostProof>(&message)) return encode(*admitted);
   const auto* lease = std::get_if<LeaseGrant>(&message);
   return lease != nullptr ? encode(*lease) : encode(std::get<HostMessage>(message));
 }
@@ -73,7 +73,7 @@ void check_bounds(const DownMessage& message) {
     DDPRUN_ASSERT(challenge->nonce.size() <= kMaxNameBytes);
     return;
   }
-  if (const auto* admitted = std::get_if<Admitted>(&message)) {
+  if (const auto* admitted = std::get_if<HostProof>(&message)) {
     DDPRUN_ASSERT(admitted->bytes.size() <= kProofBytes);
     return;
   }

@@ -124,7 +124,7 @@ TEST_F(NodeAuthenticatorTest, AnOpenJobProvesNothing) {
     const auto in = answer(0, sent);
     ASSERT_TRUE(in.has_value()) << job;
     EXPECT_FALSE(in->is_proven);
-    EXPECT_EQ(in->answer, Admitted{});
+    EXPECT_EQ(in->answer, HostProof{});
   }
   ASSERT_TRUE(call(0, "either").has_value());
   EXPECT_TRUE(answer(0, proof("token-either", "either"))->is_proven);

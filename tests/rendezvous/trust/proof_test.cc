@@ -97,7 +97,7 @@ TEST(Proof, NoncesAreFresh) {
 const Challenge kChallenge{filled_nonce('h')};
 
 // Returns the answer of a host of this job with this token to a node's proof.
-Admitted admitted_for(const std::string& node_nonce, const std::string& token = "secret") {
+HostProof admitted_for(const std::string& node_nonce, const std::string& token = "secret") {
   return {prove(Prover::kHost, token,
                 {.job = "job", .caller_nonce = node_nonce, .host_nonce = kChallenge.nonce})};
 }
@@ -120,7 +120,7 @@ TEST(NodeHandshake, BelievesNoImpostor) {
   for (const bool guesses : {true, false}) {
     const std::string mine = handshake.begin();
     ASSERT_TRUE(handshake.challenged(kChallenge, {}).has_value());
-    handshake.admitted(guesses ? admitted_for(mine, "guess") : Admitted{});
+    handshake.admitted(guesses ? admitted_for(mine, "guess") : HostProof{});
     EXPECT_EQ(handshake.host(), NodeHandshake::Host::kRefuted);
     // The right one comes too late: who tries twice is no host of ours.
     handshake.admitted(admitted_for(mine));
@@ -140,7 +140,7 @@ TEST(NodeHandshake, BelievesNoImpostor) {
 // An eavesdropper has the bytes of an earlier call.
 TEST(NodeHandshake, BelievesNoReplay) {
   NodeHandshake handshake({"secret"}, "job");
-  const Admitted heard = admitted_for(handshake.begin());
+  const HostProof heard = admitted_for(handshake.begin());
   handshake.begin();
   ASSERT_TRUE(handshake.challenged(kChallenge, {}).has_value());
   handshake.admitted(heard);
