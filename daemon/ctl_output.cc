@@ -14,8 +14,8 @@ namespace ddprun::daemon {
 using rendezvous::ControlAnswer;
 using rendezvous::ControlOutcome;
 using rendezvous::IncidentStatus;
-using rendezvous::JobStatus;
-using rendezvous::NodeStatus;
+using rendezvous::JobSnapshot;
+using rendezvous::NodeSnapshot;
 using Json = nlohmann::ordered_json;
 
 namespace {
@@ -28,7 +28,7 @@ std::string time_of(std::int64_t unix_ms) {
 
 // ---- JSON ----
 
-Json node_json(const NodeStatus& node) {
+Json node_json(const NodeSnapshot& node) {
   Json json = {{"id", node.id},
                {"hostname", node.hostname},
                {"role", node.role},
@@ -54,7 +54,7 @@ Json incident_json(const IncidentStatus& incident) {
   return json;
 }
 
-Json job_json(const JobStatus& job) {
+Json job_json(const JobSnapshot& job) {
   Json json = {{"job", job.job},
                {"phase", rendezvous::name_of(job.phase)},
                {"round", job.round},
@@ -66,7 +66,7 @@ Json job_json(const JobStatus& job) {
                {"end", job.end},
                {"nodes", Json::array()},
                {"incidents", Json::array()}};
-  for (const NodeStatus& node : job.nodes) json["nodes"].push_back(node_json(node));
+  for (const NodeSnapshot& node : job.nodes) json["nodes"].push_back(node_json(node));
   for (const IncidentStatus& incident : job.incidents)
     json["incidents"].push_back(incident_json(incident));
   return json;
@@ -103,7 +103,7 @@ std::string as_json(const CtlOptions& options, const ControlAnswer& answer) {
   const bool shows = std::holds_alternative<rendezvous::ShowJobs>(options.question.verb);
   if (shows && answer.outcome == ControlOutcome::kDone) {
     json["jobs"] = Json::array();
-    for (const JobStatus& job : answer.jobs) json["jobs"].push_back(job_json(job));
+    for (const JobSnapshot& job : answer.jobs) json["jobs"].push_back(job_json(job));
   }
   return text_of(json);
 }
@@ -130,16 +130,16 @@ std::string range(int min, int max) {
   return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
 }
 
-int in_round(const JobStatus& job) {
-  return static_cast<int>(std::ranges::count_if(job.nodes, [](const NodeStatus& node) {
+int in_round(const JobSnapshot& job) {
+  return static_cast<int>(std::ranges::count_if(job.nodes, [](const NodeSnapshot& node) {
     return node.state == rendezvous::MemberState::kRunning ||
            node.state == rendezvous::MemberState::kSucceeded;
   }));
 }
 
-std::string jobs_table(const std::vector<JobStatus>& jobs) {
+std::string jobs_table(const std::vector<JobSnapshot>& jobs) {
   std::vector<Row> rows = {{"JOB", "PHASE", "ROUND", "NODES", "WANTED", "RESTARTS", "WHY"}};
-  for (const JobStatus& job : jobs)
+  for (const JobSnapshot& job : jobs)
     rows.push_back({shown_text(job.job), std::string(rendezvous::name_of(job.phase)),
                     fmt::format("{}", job.round), fmt::format("{}", in_round(job)),
                     range(job.min_nodes, job.max_nodes),
@@ -148,9 +148,9 @@ std::string jobs_table(const std::vector<JobStatus>& jobs) {
   return table(rows);
 }
 
-std::string nodes_table(const JobStatus& job) {
+std::string nodes_table(const JobSnapshot& job) {
   std::vector<Row> rows = {{"RANK", "HOSTNAME", "STANDING", "WORKERS", "ROLE", "ID"}};
-  for (const NodeStatus& node : job.nodes)
+  for (const NodeSnapshot& node : job.nodes)
     rows.push_back({node.node_rank < 0 ? "-" : fmt::format("{}", node.node_rank),
                     shown_text(node.hostname) + (node.hosts ? " (host)" : ""),
                     std::string(rendezvous::name_of(node.state)), fmt::format("{}", node.workers),
@@ -158,7 +158,7 @@ std::string nodes_table(const JobStatus& job) {
   return table(rows);
 }
 
-std::string status_text(const JobStatus& job) {
+std::string status_text(const JobSnapshot& job) {
   std::string text =
       fmt::format("{}: {}, round {}, {} of {} nodes, {} of {} restarts spent\n",
                   shown_text(job.job), rendezvous::name_of(job.phase), job.round, in_round(job),
@@ -184,7 +184,7 @@ std::string as_text(const CtlOptions& options, const ControlAnswer& answer) {
   if (options.command == CtlCommand::kNodes) return nodes_table(answer.jobs.front());
   if (options.command != CtlCommand::kStatus) return shown_text(answer.text) + '\n';
   std::string text;
-  for (const JobStatus& job : answer.jobs) text += (text.empty() ? "" : "\n") + status_text(job);
+  for (const JobSnapshot& job : answer.jobs) text += (text.empty() ? "" : "\n") + status_text(job);
   return text;
 }
 

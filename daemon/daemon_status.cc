@@ -11,19 +11,19 @@ namespace {
 
 using rendezvous::IncidentStatus;
 using rendezvous::MemberState;
-using rendezvous::NodeStatus;
+using rendezvous::NodeSnapshot;
 
-bool is_in_round(const NodeStatus& node) {
+bool is_in_round(const NodeSnapshot& node) {
   return node.state == MemberState::kRunning || node.state == MemberState::kSucceeded;
 }
 
-int count(const std::vector<NodeStatus>& nodes, MemberState state) {
-  return static_cast<int>(std::ranges::count(nodes, state, &NodeStatus::state));
+int count(const std::vector<NodeSnapshot>& nodes, MemberState state) {
+  return static_cast<int>(std::ranges::count(nodes, state, &NodeSnapshot::state));
 }
 
 // Nodes come by rank; those without one come last.
-void add_seats(const std::vector<NodeStatus>& nodes, http::JobStatus& job) {
-  for (const NodeStatus& node : nodes) {
+void add_seats(const std::vector<NodeSnapshot>& nodes, http::JobStatus& job) {
+  for (const NodeSnapshot& node : nodes) {
     const bool is_seated = is_in_round(node);
     job.seats.push_back({.node_rank = is_seated ? node.node_rank : -1,
                          .hostname = node.hostname,
@@ -37,7 +37,7 @@ void add_seats(const std::vector<NodeStatus>& nodes, http::JobStatus& job) {
 }
 
 http::JobStatus job_status(const ShownJob& shown, bool hides_ids) {
-  const rendezvous::JobStatus known = shown.control->status();
+  const rendezvous::JobSnapshot known = shown.control->status();
   http::JobStatus job{
       .id = hides_ids ? fmt::format("{} (not shown: there is no token)", shown.number) : known.job,
       .state = std::string(rendezvous::name_of(known.phase)),

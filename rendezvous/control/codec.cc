@@ -34,7 +34,7 @@ void fill(v2::Question& message, const ResizeJob& verb) {
 void fill(v2::Question& message, const StopJob& verb) { message.mutable_stop()->set_by(verb.by); }
 void fill(v2::Question& message, const AwaitEnd& /*verb*/) { message.mutable_await_end(); }
 
-void fill(v2::Node& message, const NodeStatus& node) {
+void fill(v2::Node& message, const NodeSnapshot& node) {
   message.set_id(node.id);
   message.set_hostname(node.hostname);
   message.set_role(node.role);
@@ -54,7 +54,7 @@ void fill(v2::Incident& message, const IncidentStatus& incident) {
   message.set_reformed_after_ms(incident.reformed_after_ms);
 }
 
-void fill(v2::Job& message, const JobStatus& job) {
+void fill(v2::Job& message, const JobSnapshot& job) {
   message.set_job(job.job);
   message.set_phase(static_cast<int>(job.phase));
   message.set_round(job.round);
@@ -64,12 +64,12 @@ void fill(v2::Job& message, const JobStatus& job) {
   message.set_max_nodes(job.max_nodes);
   message.set_waits_for(job.waits_for);
   message.set_end(job.end);
-  for (const NodeStatus& node : job.nodes) fill(*message.add_nodes(), node);
+  for (const NodeSnapshot& node : job.nodes) fill(*message.add_nodes(), node);
   for (const IncidentStatus& incident : job.incidents) fill(*message.add_incidents(), incident);
 }
 
-JobStatus decode_job(const v2::Job& message) {
-  JobStatus job{
+JobSnapshot decode_job(const v2::Job& message) {
+  JobSnapshot job{
       .job = message.job(),
       .phase = decode_enum(message.phase(), JobPhase::kStopped, JobPhase::kFailed),
       .round = message.round(),
@@ -114,12 +114,12 @@ v2::Answer encode(const ControlAnswer& answer) {
   v2::Answer message;
   message.set_outcome(static_cast<int>(answer.outcome));
   message.set_text(answer.text);
-  for (const JobStatus& job : answer.jobs) fill(*message.add_jobs(), job);
+  for (const JobSnapshot& job : answer.jobs) fill(*message.add_jobs(), job);
   message.set_has_more(answer.has_more);
   return message;
 }
 
-std::size_t encoded_bytes(const JobStatus& job) {
+std::size_t encoded_bytes(const JobSnapshot& job) {
   v2::Job message;
   fill(message, job);
   return message.ByteSizeLong();

@@ -16,7 +16,7 @@ inline constexpr int kMaxAnswerBytes = 32 * 1024 * 1024;
 // As proofs have it and as it travels.
 std::string encode(const ControlQuestion& question);
 control::v2::Answer encode(const ControlAnswer& answer);
-std::size_t encoded_bytes(const JobStatus& job);
+std::size_t encoded_bytes(const JobSnapshot& job);
 control::v2::Answer encode_challenge(const Challenge& challenge);
 
 // Errors: kProtocol, the message makes no sense; kLimit, a text of it is too long.

@@ -133,7 +133,7 @@ ControlAnswer ask_once(const ControlTarget& target, const std::shared_ptr<grpc::
 
 ControlAnswer ask(const ControlTarget& target, const ControlQuestion& question) {
   ControlQuestion next = question;
-  std::vector<JobStatus> before;
+  std::vector<JobSnapshot> before;
   std::shared_ptr<grpc::Channel> local;
   if (target.local >= 0) {
     set_up_grpc();

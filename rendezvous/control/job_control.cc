@@ -36,10 +36,10 @@ JobControl::~JobControl() {
   host_.on_outcome = nullptr;
 }
 
-JobStatus JobControl::status() const {
-  JobStatus status = status_of(host_.membership(), log_, now());
+JobSnapshot JobControl::status() const {
+  JobSnapshot status = status_of(host_.membership(), log_, now());
   status.job = rdzv_id_;
-  for (NodeStatus& node : status.nodes) node.hosts = host_.is_here(node.session);
+  for (NodeSnapshot& node : status.nodes) node.hosts = host_.is_here(node.session);
   return status;
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/control/job_status.h"
+#include "rendezvous/control/job_snapshot.h"
 #include "rendezvous/host/host.h"
 
 namespace ddprun::rendezvous {
@@ -34,7 +34,7 @@ class JobControl {
   ~JobControl();
 
   const std::string& rdzv_id() const { return rdzv_id_; }
-  JobStatus status() const;
+  JobSnapshot status() const;
 
   // As in operator_verbs.h; each returns one line that says what was done. Also kRejected: the node
   // that hosts the rendezvous cannot be drained, since the job would end with it.

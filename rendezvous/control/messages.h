@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "rendezvous/control/job_status.h"
+#include "rendezvous/control/job_snapshot.h"
 
 namespace ddprun::rendezvous {
 
@@ -48,7 +48,7 @@ enum class ControlOutcome {
 struct ControlAnswer {
   ControlOutcome outcome = ControlOutcome::kDone;
   std::string text{};  // one line for people
-  std::vector<JobStatus> jobs{};
+  std::vector<JobSnapshot> jobs{};
   bool has_more = false;  // more jobs come after the last one
 };
 

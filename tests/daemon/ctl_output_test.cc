@@ -12,7 +12,7 @@ namespace {
 using rendezvous::ControlAnswer;
 using rendezvous::ControlOutcome;
 
-const rendezvous::JobStatus kJob{
+const rendezvous::JobSnapshot kJob{
     .job = "train",
     .phase = rendezvous::JobPhase::kRunning,
     .round = 2,
@@ -53,7 +53,7 @@ TEST(CtlOutput, AStatusHasNodesAndIncidents) {
 }
 
 TEST(CtlOutput, ShowsNothingThatATerminalObeys) {
-  rendezvous::JobStatus job = kJob;
+  rendezvous::JobSnapshot job = kJob;
   job.job = "a\nb\u009b2J";
   job.nodes[0].role = "r\u202e\x9b";
   job.waits_for = "x\x1b[2J\u2028y";

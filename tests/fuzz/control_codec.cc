@@ -54,9 +54,9 @@ void read_question(std::string_view bytes) {
 }
 
 // Checks values that have a name only: name_of() asserts nothing of a number that it does not know.
-void check_names(const JobStatus& job) {
+void check_names(const JobSnapshot& job) {
   DDPRUN_ASSERT(!name_of(job.phase).empty());
-  for (const NodeStatus& node : job.nodes) DDPRUN_ASSERT(!name_of(node.state).empty());
+  for (const NodeSnapshot& node : job.nodes) DDPRUN_ASSERT(!name_of(node.state).empty());
   for (const IncidentStatus& incident : job.incidents)
     DDPRUN_ASSERT(!name_of(incident.kind).empty());
 }
@@ -94,7 +94,7 @@ void read_answer(std::string_view bytes) {
   if (!first) return;
   DDPRUN_ASSERT(first->outcome >= ControlOutcome::kDone &&
                 first->outcome <= ControlOutcome::kHasNoToken);
-  for (const JobStatus& job : first->jobs) check_names(job);
+  for (const JobSnapshot& job : first->jobs) check_names(job);
   const auto second = decode(travelled(encode(*first)));
   DDPRUN_ASSERT(second.has_value() && bytes_of(*first) == bytes_of(*second));
   DDPRUN_ASSERT(first->jobs == second->jobs);
@@ -116,16 +116,16 @@ void write_question(ScriptInput script) {
                 std::get<ResizeJob>(resize.verb).max_nodes);
 }
 
-JobStatus job(ScriptInput& script) {
-  JobStatus job{.job = script.text(),
-                .phase = static_cast<JobPhase>(script.choice(5)),
-                .round = script.number(),
-                .restarts = number(script),
-                .max_restarts = number(script),
-                .min_nodes = number(script),
-                .max_nodes = number(script),
-                .waits_for = script.text(),
-                .end = script.text()};
+JobSnapshot job(ScriptInput& script) {
+  JobSnapshot job{.job = script.text(),
+                  .phase = static_cast<JobPhase>(script.choice(5)),
+                  .round = script.number(),
+                  .restarts = number(script),
+                  .max_restarts = number(script),
+                  .min_nodes = number(script),
+                  .max_nodes = number(script),
+                  .waits_for = script.text(),
+                  .end = script.text()};
   for (std::size_t count = script.choice(4); count > 0; --count)
     job.nodes.push_back({.id = script.text(),
                          .hostname = script.text(),

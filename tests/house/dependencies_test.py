@@ -128,7 +128,7 @@ class Includes(unittest.TestCase):
                               ("launcher", "nccl.h"), ("store", "cuda_runtime.h"), ("worker/startup", "rendezvous/host/host.h"),
                               ("agent/core", "agent/output/console.h"), ("agent/core", "rendezvous/host/host.h"),
                               ("agent/output", "agent/agent.h"), ("rendezvous/core", "rendezvous/grpc/codec.h"), ("rendezvous/grpc", "rendezvous/election/election.h"), ("agent/network", "grpcpp/server.h"), ("launcher", "agent/output/console.h"),
-                              ("rendezvous/grpc", "rendezvous/control/job_status.h"), ("rendezvous/core", "grpcpp/server.h"), ("daemon", "agent/agent.h"),
+                              ("rendezvous/grpc", "rendezvous/control/job_snapshot.h"), ("rendezvous/core", "grpcpp/server.h"), ("daemon", "agent/agent.h"),
                               ("daemon", "grpcpp/server.h"), ("rendezvous/control", "store/server.h")):
             self.assertIsNotNone(forbidden(room, include), (room, include))
         for room, include in (("store", "base/result.h"), ("rendezvous/grpc", "grpcpp/server.h"), ("worker/startup", "nccl.h"),

@@ -19,7 +19,7 @@ TEST(JobControl, AFinishedJobIsShownFromNewMemory) {
   node.session->report_failure(1, make_failure("a worker failed"));
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<JobEnded>(); }));
   node.session.reset();
-  const JobStatus shown = before->status();
+  const JobSnapshot shown = before->status();
 
   Host host(loop, *first);
   JobControl control(host, *before);

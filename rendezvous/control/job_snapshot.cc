@@ -1,4 +1,4 @@
-#include "rendezvous/control/job_status.h"
+#include "rendezvous/control/job_snapshot.h"
 
 #include <fmt/format.h>
 
@@ -111,15 +111,15 @@ void IncidentLog::add(IncidentStatus incident) {
   if (incidents_.size() > kMaxIncidents) incidents_.pop_front();
 }
 
-JobStatus status_of(const Membership& membership, const IncidentLog& log, Time now) {
-  JobStatus status{.phase = phase_of(membership, log),
-                   .round = membership.round_number(),
-                   .restarts = membership.restart_count(),
-                   .max_restarts = membership.restart_rules().max_restarts,
-                   .min_nodes = membership.policy().min_nodes,
-                   .max_nodes = membership.policy().max_nodes,
-                   .end = membership.end_text(),
-                   .incidents = {log.incidents().begin(), log.incidents().end()}};
+JobSnapshot status_of(const Membership& membership, const IncidentLog& log, Time now) {
+  JobSnapshot status{.phase = phase_of(membership, log),
+                     .round = membership.round_number(),
+                     .restarts = membership.restart_count(),
+                     .max_restarts = membership.restart_rules().max_restarts,
+                     .min_nodes = membership.policy().min_nodes,
+                     .max_nodes = membership.policy().max_nodes,
+                     .end = membership.end_text(),
+                     .incidents = {log.incidents().begin(), log.incidents().end()}};
   if (const auto wait_status = membership.wait_status(now); wait_status && !membership.ended())
     status.waits_for = waiting_text(*wait_status);
   membership.members().for_each([&](const Member& member) {
@@ -134,7 +134,7 @@ JobStatus status_of(const Membership& membership, const IncidentLog& log, Time n
                             .workers = spec.local_world_size,
                             .state = member.state});
   });
-  std::ranges::stable_sort(status.nodes, {}, [](const NodeStatus& node) {
+  std::ranges::stable_sort(status.nodes, {}, [](const NodeSnapshot& node) {
     return node.node_rank < 0 ? std::numeric_limits<int>::max() : node.node_rank;
   });
   return status;

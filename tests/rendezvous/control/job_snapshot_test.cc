@@ -1,5 +1,5 @@
 // The facts that are told of a job: its phase, its nodes, why it waits, and its last incidents.
-#include "rendezvous/control/job_status.h"
+#include "rendezvous/control/job_snapshot.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ using std::chrono::seconds;
 
 const Time kStart = Time{} + std::chrono::hours(1);
 
-class JobStatusTest : public testing::Test {
+class JobSnapshotTest : public testing::Test {
  protected:
   Outcome joins(SessionId session) {
     return noted(membership.joined(session,
@@ -28,14 +28,14 @@ class JobStatusTest : public testing::Test {
     log.note(outcome, now, (now - kStart) / std::chrono::milliseconds(1));
     return outcome;
   }
-  JobStatus status() const { return status_of(membership, log, now); }
+  JobSnapshot status() const { return status_of(membership, log, now); }
 
   Time now = kStart;
   Membership membership{{.min_nodes = 2, .max_nodes = 2, .join_timeout = seconds(60)}};
   IncidentLog log;
 };
 
-TEST_F(JobStatusTest, SaysWhatARoundWaitsFor) {
+TEST_F(JobSnapshotTest, SaysWhatARoundWaitsFor) {
   joins(1);
   EXPECT_EQ(status().phase, JobPhase::kGathering);
   EXPECT_EQ(status().waits_for, "1 of 2 nodes are here, 60 s left");
@@ -44,9 +44,9 @@ TEST_F(JobStatusTest, SaysWhatARoundWaitsFor) {
   EXPECT_EQ(status().nodes[0].node_rank, -1);
 }
 
-TEST_F(JobStatusTest, ShowsNodesByRankAndSparesLast) {
+TEST_F(JobSnapshotTest, ShowsNodesByRankAndSparesLast) {
   for (const SessionId session : {1, 2, 3}) joins(session);
-  const JobStatus shown = status();
+  const JobSnapshot shown = status();
   EXPECT_EQ(shown.phase, JobPhase::kRunning);
   EXPECT_EQ(shown.waits_for, "");
   EXPECT_EQ(shown.round, 1);
@@ -58,7 +58,7 @@ TEST_F(JobStatusTest, ShowsNodesByRankAndSparesLast) {
   EXPECT_EQ(shown.nodes[2].state, MemberState::kSpare);
 }
 
-TEST_F(JobStatusTest, AnIncidentIsToldWithWhenItWasOver) {
+TEST_F(JobSnapshotTest, AnIncidentIsToldWithWhenItWasOver) {
   joins(1);
   joins(2);
   now += seconds(10);
@@ -76,7 +76,7 @@ TEST_F(JobStatusTest, AnIncidentIsToldWithWhenItWasOver) {
   EXPECT_EQ(status().restarts, 1);
 }
 
-TEST_F(JobStatusTest, OnlyTheLastIncidentsAreKept) {
+TEST_F(JobSnapshotTest, OnlyTheLastIncidentsAreKept) {
   for (int i = 0; i < 40; ++i) {
     noted({.broken = RoundBroken{.round = i}});
     noted({.published = Publication{}});
@@ -85,7 +85,7 @@ TEST_F(JobStatusTest, OnlyTheLastIncidentsAreKept) {
   EXPECT_EQ(log.incidents().back().round, 39);
 }
 
-TEST_F(JobStatusTest, TheEndIsTold) {
+TEST_F(JobSnapshotTest, TheEndIsTold) {
   joins(1);
   joins(2);
   noted(*stop(membership, "somebody", now));
@@ -95,7 +95,7 @@ TEST_F(JobStatusTest, TheEndIsTold) {
   EXPECT_TRUE(status().nodes.empty());
 }
 
-TEST_F(JobStatusTest, AnEndWithoutARoundIsTold) {
+TEST_F(JobSnapshotTest, AnEndWithoutARoundIsTold) {
   joins(1);
   now += seconds(60);
   noted(membership.tick(now));

@@ -23,7 +23,7 @@ enum class IncidentKind {
   kEnd,      // the job ended
 };
 
-struct NodeStatus {
+struct NodeSnapshot {
   SessionId session = 0;  // the host's own number; does not travel
   std::string id;
   std::string hostname;
@@ -33,7 +33,7 @@ struct NodeStatus {
   MemberState state = MemberState::kSpare;
   bool hosts = false;  // the rendezvous is in its process
 
-  bool operator==(const NodeStatus&) const = default;
+  bool operator==(const NodeSnapshot&) const = default;
 };
 
 struct IncidentStatus {
@@ -48,7 +48,7 @@ struct IncidentStatus {
   bool operator==(const IncidentStatus&) const = default;
 };
 
-struct JobStatus {
+struct JobSnapshot {
   std::string job;
   JobPhase phase = JobPhase::kGathering;
   std::int64_t round = 0;  // the last that was agreed; 0: none
@@ -56,12 +56,12 @@ struct JobStatus {
   int max_restarts = 0;    // of the last round; a window may give some back
   int min_nodes = 1;
   int max_nodes = 1;
-  std::string waits_for;          // why the next round has not started; empty while one runs
-  std::string end;                // how the job ended; empty: it has not
-  std::vector<NodeStatus> nodes;  // by node rank; those without one come last
+  std::string waits_for;            // why the next round has not started; empty while one runs
+  std::string end;                  // how the job ended; empty: it has not
+  std::vector<NodeSnapshot> nodes;  // by node rank; those without one come last
   std::vector<IncidentStatus> incidents;  // oldest first
 
-  bool operator==(const JobStatus&) const = default;
+  bool operator==(const JobSnapshot&) const = default;
 };
 
 // For people and for JSON: "running", "waiting".
@@ -89,6 +89,6 @@ class IncidentLog {
 };
 
 // All of it but the job's id and which node hosts.
-JobStatus status_of(const Membership& membership, const IncidentLog& log, Time now);
+JobSnapshot status_of(const Membership& membership, const IncidentLog& log, Time now);
 
 }  // namespace ddprun::rendezvous
