@@ -65,7 +65,7 @@ class JobControl {
 
   Host& host_;
   const std::string rdzv_id_;
-  IncidentLog log_;
+  JobEventLog log_;
   std::vector<Waiting> waiters_;
   std::optional<End> end_;  // the nodes were told
 };

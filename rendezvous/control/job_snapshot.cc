@@ -35,7 +35,7 @@ std::string waiting_text(const WaitStatus& wait_status) {
   return {};
 }
 
-JobPhase phase_of(const Membership& membership, const IncidentLog& log) {
+JobPhase phase_of(const Membership& membership, const JobEventLog& log) {
   switch (membership.phase()) {
     case Membership::Phase::kGathering:
       return JobPhase::kGathering;
@@ -79,7 +79,7 @@ std::string_view name_of(IncidentKind kind) {
   return "unknown";
 }
 
-void IncidentLog::note(const Outcome& outcome, Time now, std::int64_t unix_ms) {
+void JobEventLog::note(const Outcome& outcome, Time now, std::int64_t unix_ms) {
   if (outcome.broken) {
     const Failure& cause = outcome.broken->cause;
     add({.unix_ms = unix_ms,
@@ -106,12 +106,12 @@ void IncidentLog::note(const Outcome& outcome, Time now, std::int64_t unix_ms) {
        .text = succeeded_ ? "the job succeeded" : cause.message});
 }
 
-void IncidentLog::add(IncidentStatus incident) {
+void JobEventLog::add(IncidentStatus incident) {
   incidents_.push_back(std::move(incident));
   if (incidents_.size() > kMaxIncidents) incidents_.pop_front();
 }
 
-JobSnapshot status_of(const Membership& membership, const IncidentLog& log, Time now) {
+JobSnapshot status_of(const Membership& membership, const JobEventLog& log, Time now) {
   JobSnapshot status{.phase = phase_of(membership, log),
                      .round = membership.round_number(),
                      .restarts = membership.restart_count(),

@@ -69,7 +69,7 @@ std::string_view name_of(JobPhase phase);
 std::string_view name_of(IncidentKind kind);
 
 // The last incidents of one job.
-class IncidentLog {
+class JobEventLog {
  public:
   // Notes the membership's decision of `now`, which was `unix_ms` on the wall.
   void note(const Outcome& outcome, Time now, std::int64_t unix_ms);
@@ -89,6 +89,6 @@ class IncidentLog {
 };
 
 // All of it but the job's id and which node hosts.
-JobSnapshot status_of(const Membership& membership, const IncidentLog& log, Time now);
+JobSnapshot status_of(const Membership& membership, const JobEventLog& log, Time now);
 
 }  // namespace ddprun::rendezvous

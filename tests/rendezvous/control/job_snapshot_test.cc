@@ -32,7 +32,7 @@ class JobSnapshotTest : public testing::Test {
 
   Time now = kStart;
   Membership membership{{.min_nodes = 2, .max_nodes = 2, .join_timeout = seconds(60)}};
-  IncidentLog log;
+  JobEventLog log;
 };
 
 TEST_F(JobSnapshotTest, SaysWhatARoundWaitsFor) {
