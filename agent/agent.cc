@@ -69,7 +69,7 @@ class Agent {
   void guardian_died();
 
   void perform(const Actions& actions);
-  void perform(const JoinRound& action);
+  void perform(const RequestRound& action);
   void perform(const StartWorkers& action);
   void perform(const SignalWorkers& action);
   void perform(const SignalShells& action);
@@ -290,7 +290,7 @@ void Agent::perform(const Actions& actions) {
   alarm_.set(lifecycle_.look_again_at());
 }
 
-void Agent::perform(const JoinRound& /*action*/) {
+void Agent::perform(const RequestRound& /*action*/) {
   // Nothing of the old attempt may reach the next one: an orphan may hold a GPU or a port.
   workers_.end_attempt(kSweepBetweenRounds, kGraceBetweenRounds);
   // Before join(): the join message carries the port on which this node would serve the store.

@@ -47,7 +47,7 @@ std::string_view name_of(Phase phase) {
 Actions Lifecycle::start() {
   DDPRUN_ASSERT(phase_ == Phase::kIdle);
   phase_ = Phase::kJoining;
-  return {JoinRound{}};
+  return {RequestRound{}};
 }
 
 Actions Lifecycle::on_message(const rendezvous::HostMessage& message, Time now) {
@@ -307,7 +307,7 @@ Actions Lifecycle::drained() {
       // The job may end while we join. Then the report must not blame workers of an attempt that
       // was followed by a restart.
       ended_.clear();
-      return {JoinRound{}};
+      return {RequestRound{}};
     case AfterDrain::kEnd:
       phase_ = Phase::kDone;
       return {finish()};

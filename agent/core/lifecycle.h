@@ -54,7 +54,7 @@ struct WorkerExit {
 // ---- actions: what the caller must do ----
 
 // End every process that the old workers left behind, then call Session::join().
-struct JoinRound {};
+struct RequestRound {};
 // Start the workers of round().
 struct StartWorkers {};
 // Send the request to end to every live worker (Children::ask_to_end()).
@@ -82,7 +82,7 @@ struct LeaveJob {
 struct Finish {
   int exit_code = 0;
 };
-using Action = std::variant<JoinRound, StartWorkers, SignalWorkers, SignalShells, KillWorkers,
+using Action = std::variant<RequestRound, StartWorkers, SignalWorkers, SignalShells, KillWorkers,
                             ReportFailure, ReportSuccess, LeaveJob, Finish>;
 using Actions = std::vector<Action>;
 

@@ -325,7 +325,7 @@ void SimNode::watch_lease(int turn) {
 void SimNode::perform(const Actions& actions) {
   if (over_) return;
   for (const agent::Action& action : actions) {
-    if (std::holds_alternative<agent::JoinRound>(action)) {
+    if (std::holds_alternative<agent::RequestRound>(action)) {
       act(failover_.joined(plan_.spec),
           [this](rendezvous::Session& session) { session.join(plan_.spec); });
     } else if (std::holds_alternative<agent::StartWorkers>(action)) {

@@ -25,7 +25,7 @@ constexpr auto kPatience = 1s;
 // Names an action, for comparing whole answers.
 std::string name_of(const Action& action) {
   struct Name {
-    std::string operator()(const JoinRound&) const { return "join"; }
+    std::string operator()(const RequestRound&) const { return "join"; }
     std::string operator()(const StartWorkers&) const { return "start"; }
     std::string operator()(const SignalWorkers& it) const { return signal_name(it.signo); }
     std::string operator()(const SignalShells& it) const {
