@@ -13,13 +13,13 @@ using rendezvous::MemberState;
 
 // Without a token the id is enough to join, so it is not shown to other hosts. "none" is
 // everybody's.
-std::string shown_id(const NodeFacts& facts) {
+std::string shown_id(const NodeInfo& facts) {
   const RendezvousPlan& plan = facts.config.rendezvous;
   const bool is_secret = plan.max_nodes > 1 && plan.token.empty() && plan.run_id != "none";
   return facts.is_public && is_secret ? "(not shown: there is no token)" : plan.run_id;
 }
 
-std::string unhealthy(const NodeFacts& facts) {
+std::string unhealthy(const NodeInfo& facts) {
   const Lifecycle& lifecycle = facts.lifecycle;
   if (lifecycle.ending().session_error)
     return "the session with the rendezvous is lost: " +
@@ -66,7 +66,7 @@ void add_what_the_host_knows(const rendezvous::Host& host, http::JobStatus& job)
   add_seats(members, job);
 }
 
-void add_what_this_node_knows(const NodeFacts& facts, http::JobStatus& job) {
+void add_what_this_node_knows(const NodeInfo& facts, http::JobStatus& job) {
   const Lifecycle& lifecycle = facts.lifecycle;
   const bool is_seated =
       lifecycle.phase() == Phase::kRunning || lifecycle.phase() == Phase::kFinished;
@@ -79,7 +79,7 @@ void add_what_this_node_knows(const NodeFacts& facts, http::JobStatus& job) {
                        .state = std::string(name_of(lifecycle.phase()))});
 }
 
-http::JobStatus job_status(const NodeFacts& facts, const rendezvous::Host* host) {
+http::JobStatus job_status(const NodeInfo& facts, const rendezvous::Host* host) {
   const RendezvousPlan& plan = facts.config.rendezvous;
   http::JobStatus job{.id = shown_id(facts),
                       .state = std::string(name_of(facts.lifecycle.phase())),
@@ -102,7 +102,7 @@ http::JobStatus job_status(const NodeFacts& facts, const rendezvous::Host* host)
   return job;
 }
 
-http::NodeStatus own_status(const NodeFacts& facts) {
+http::NodeStatus own_status(const NodeInfo& facts) {
   http::NodeStatus node{.workers_running = facts.lifecycle.live_workers()};
   for (std::size_t i = 0; i < facts.progress.size(); ++i) {
     // A program that tells nothing of itself has no steps, and not zero of them.
@@ -121,7 +121,7 @@ http::NodeStatus own_status(const NodeFacts& facts) {
 
 }  // namespace
 
-http::StatusReport node_status(const NodeFacts& facts) {
+http::StatusReport node_status(const NodeInfo& facts) {
   const rendezvous::Host* const host = facts.services == nullptr ? nullptr : facts.services->host();
   http::StatusReport report{.program = facts.config.called,
                             .hostname = facts.hostname,

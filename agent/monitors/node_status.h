@@ -18,7 +18,7 @@
 namespace ddprun::agent {
 
 // The sources of a report.
-struct NodeFacts {
+struct NodeInfo {
   const AgentConfig& config;
   const std::string& hostname;
   const Lifecycle& lifecycle;
@@ -31,6 +31,6 @@ struct NodeFacts {
 
 // `healthy` is: this node has a session with the rendezvous, and the job is not over. An answer
 // shows that the loop runs.
-http::StatusReport node_status(const NodeFacts& facts);
+http::StatusReport node_status(const NodeInfo& facts);
 
 }  // namespace ddprun::agent
