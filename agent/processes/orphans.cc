@@ -40,8 +40,8 @@ bool is_reaper(pid_t pid) {
 }
 
 // Every process, with its cookie only.
-std::map<pid_t, Process> all_cookies() {
-  std::map<pid_t, Process> processes;
+std::map<pid_t, ProcessEntry> all_cookies() {
+  std::map<pid_t, ProcessEntry> processes;
   for (const std::string& name : names_in("/proc")) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const pid_t pid = std::atoi(name.c_str());
@@ -52,7 +52,7 @@ std::map<pid_t, Process> all_cookies() {
 }
 
 // Adds the rest of what orphans_of() must know.
-void add_families(std::map<pid_t, Process>& processes) {
+void add_families(std::map<pid_t, ProcessEntry>& processes) {
   for (auto& [pid, process] : processes) {
     const auto stat = read_process_stat(pid);
     if (!stat) continue;
@@ -122,7 +122,7 @@ void remove_files(const std::vector<GoneJob>& gone) {
 }
 
 // By the rules of orphans.h. `is_above_us`: `parent` is this process or an ancestor of it.
-bool took_in(const Process& parent, const std::pair<pid_t, const Process&>& orphan,
+bool took_in(const ProcessEntry& parent, const std::pair<pid_t, const ProcessEntry&>& orphan,
              bool is_above_us) {
   const auto& [pid, process] = orphan;
   if (parent.is_reaper) return true;
@@ -136,7 +136,7 @@ struct Line {
   std::set<std::string> cookies;
 };
 
-Line line_of(pid_t self, const std::map<pid_t, Process>& processes) {
+Line line_of(pid_t self, const std::map<pid_t, ProcessEntry>& processes) {
   Line line;
   for (auto one = processes.find(self);
        one != processes.end() && line.pids.insert(one->first).second;
@@ -147,7 +147,7 @@ Line line_of(pid_t self, const std::map<pid_t, Process>& processes) {
 }
 
 // The end of the way up from `pid` through processes with the same cookie.
-pid_t top_of(pid_t pid, const std::map<pid_t, Process>& processes) {
+pid_t top_of(pid_t pid, const std::map<pid_t, ProcessEntry>& processes) {
   const auto& cookie = processes.at(pid).cookie;
   // The list was read while processes moved, so it may even hold a circle.
   for (std::size_t steps = 0; steps < processes.size(); ++steps) {
@@ -160,7 +160,7 @@ pid_t top_of(pid_t pid, const std::map<pid_t, Process>& processes) {
 
 }  // namespace
 
-std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
+std::vector<pid_t> orphans_of(const std::map<pid_t, ProcessEntry>& processes,
                               const std::set<std::string>& gone, pid_t self) {
   // We may run with an old cookie ourselves: a worker may have started this job. Then no process
   // with that cookie is an orphan for us.
@@ -198,7 +198,7 @@ std::set<std::string> cookies_of(const std::vector<GoneJob>& jobs) {
 
 // Those of `gone`. `processes` becomes what was seen of all processes.
 std::vector<pid_t> find_orphans(const std::vector<GoneJob>& gone,
-                                std::map<pid_t, Process>& processes) {
+                                std::map<pid_t, ProcessEntry>& processes) {
   if (gone.empty()) return {};  // mostly: then nothing is read
   processes = all_cookies();
   add_families(processes);
@@ -206,7 +206,7 @@ std::vector<pid_t> find_orphans(const std::vector<GoneJob>& gone,
 }
 
 std::size_t end_orphans(const std::vector<GoneJob>& gone) {
-  std::map<pid_t, Process> processes;
+  std::map<pid_t, ProcessEntry> processes;
   std::size_t ended = 0;
   for (const pid_t pid : find_orphans(gone, processes)) {
     for (const GoneJob& job : gone) {
@@ -242,7 +242,7 @@ void forget_those_without_processes(const std::vector<GoneJob>& gone) {
 
 std::size_t count_orphans() {
   if (!proc_is_ours()) return 0;
-  std::map<pid_t, Process> processes;
+  std::map<pid_t, ProcessEntry> processes;
   return find_orphans(take_gone_jobs(), processes).size();
 }
 

@@ -17,13 +17,13 @@
 namespace ddprun::agent {
 
 // The facts of a process that orphans_of() must know.
-struct Process {
+struct ProcessEntry {
   pid_t parent = 0;
   std::optional<std::string> cookie{};  // text of a valid one
   pid_t session = 0;                    // pid of the session's leader, which may be dead
   bool is_reaper = false;               // we know that it takes in orphans, as init does
 
-  bool operator==(const Process&) const = default;
+  bool operator==(const ProcessEntry&) const = default;
 };
 
 // The processes that are certainly orphans. `gone` are the cookies of launchers that are gone.
@@ -44,7 +44,7 @@ struct Process {
 //   - The process leads no session, and its session is not its parent's. So it has the session of
 //     somebody who is gone.
 //   - The parent is `self` or an ancestor of it, and the process is not in the parent's session.
-std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
+std::vector<pid_t> orphans_of(const std::map<pid_t, ProcessEntry>& processes,
                               const std::set<std::string>& gone, pid_t self);
 
 // Kills the processes of all jobs whose launcher is gone. Removes their cgroups, scratch folders

@@ -13,9 +13,9 @@ namespace {
 class Orphans : public testing::Test {
  protected:
   // 1 init, 10 a shell, 20 ddprun itself (`self`); the others are for the test.
-  std::map<pid_t, Process> processes{{1, {.parent = 0, .session = 1, .is_reaper = true}},
-                                     {10, {.parent = 1, .session = 10}},
-                                     {20, {.parent = 10, .session = 10}}};
+  std::map<pid_t, ProcessEntry> processes{{1, {.parent = 0, .session = 1, .is_reaper = true}},
+                                          {10, {.parent = 1, .session = 10}},
+                                          {20, {.parent = 10, .session = 10}}};
   const std::set<std::string> gone{"dead"};
   std::vector<pid_t> found() const { return orphans_of(processes, gone, 20); }
 };
