@@ -36,7 +36,7 @@ std::string_view backend_of(RendezvousPlan::Kind kind) {
 
 // A field without a value is null and not left out: readers expect all of them. torchrun never sets
 // `timestamp` either. The inner "metadata" is a text that holds JSON, as in torchrun's lines.
-std::string event_line(const Event& event, const AgentConfig& config, int restarts) {
+std::string event_line(const JobEvent& event, const AgentConfig& config, int restarts) {
   const Json nothing;
   Json metadata = {{"run_id", config.rendezvous.run_id},
                    {"global_rank", event.worker ? Json(event.rank) : nothing},

@@ -17,7 +17,7 @@ namespace ddprun::agent {
 enum class EventState { kRendezvous, kAssignRanks, kStart, kSucceeded, kFailed };
 
 // The content of one line.
-struct Event {
+struct JobEvent {
   EventState state = EventState::kRendezvous;
   std::string hostname;
   std::chrono::milliseconds since_start{};  // since the agent started
@@ -27,7 +27,7 @@ struct Event {
 };
 
 // One line, with its newline. `restarts`: restarts of the job so far.
-std::string event_line(const Event& event, const AgentConfig& config, int restarts);
+std::string event_line(const JobEvent& event, const AgentConfig& config, int restarts);
 
 // The answer to a probe of the health port: one line with one JSON object. It has the node's phase
 // (lifecycle.h), the number of its live workers, and the attempt, counted from 0.
