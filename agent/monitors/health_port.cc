@@ -16,7 +16,7 @@ Result<std::unique_ptr<HealthPort>> HealthPort::open(asio::io_context& loop, std
     bound = bind_listener(loop, "0.0.0.0", port, kHealthPortVariable);
   if (!bound) return bound.error();
   http::Pages pages = {{http::kAnyPath, [state = std::move(state)] {
-                          return http::Answer{.type = "application/json", .body = state()};
+                          return http::HttpResponse{.type = "application/json", .body = state()};
                         }}};
   // One answer a connection: an idle one would keep one of the few places.
   const http::Limits limits{.head = limit,

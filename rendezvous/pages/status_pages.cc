@@ -9,7 +9,7 @@
 namespace ddprun::http {
 namespace {
 
-Answer health(const StatusReport& report) {
+HttpResponse health(const StatusReport& report) {
   if (report.unhealthy.empty()) return {.body = "ok\n"};
   return {.status = 503, .body = shown_text(report.unhealthy) + "\n"};
 }
@@ -19,11 +19,11 @@ Answer health(const StatusReport& report) {
 Pages status_pages(const std::function<StatusReport()>& report) {
   return {{"/",
            [report] {
-             return Answer{200, std::string(kPageType), status_page(report())};
+             return HttpResponse{200, std::string(kPageType), status_page(report())};
            }},
           {"/metrics",
            [report] {
-             return Answer{200, std::string(kMetricsType), metrics_text(report())};
+             return HttpResponse{200, std::string(kMetricsType), metrics_text(report())};
            }},
           {"/healthz", [report] { return health(report()); }}};
 }

@@ -144,7 +144,7 @@ class Site {
     for (const auto& [path, text] : kPages)
       pages[path] = [this, &path = path, &text = text] {
         DDPRUN_ASSERT(++made_[path] == 1 && !is_over_);
-        return http::Answer{200, "text/plain", text};
+        return http::HttpResponse{200, "text/plain", text};
       };
     server_.emplace(loop_, std::move(acceptor), std::move(pages), kLimits);
   }

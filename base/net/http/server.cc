@@ -29,7 +29,7 @@ constexpr std::size_t kReadBytes = 2048;
 using Parser = wire::request_parser<wire::empty_body>;
 using Response = wire::response<wire::span_body<const char>>;
 
-Answer failure(wire::status status) {
+HttpResponse failure(wire::status status) {
   return {static_cast<unsigned>(status), "text/plain; charset=utf-8",
           std::string(wire::obsolete_reason(status)) + "\n"};
 }
@@ -74,7 +74,7 @@ struct Connection {
 };
 
 using SharedConnection = std::shared_ptr<Connection>;
-using SharedAnswer = std::shared_ptr<const Answer>;
+using SharedResponse = std::shared_ptr<const HttpResponse>;
 
 // Reads what still comes and throws it away, until the client closes.
 asio::awaitable<void> linger(SharedConnection connection) {
@@ -106,7 +106,7 @@ asio::awaitable<bool> hears_more(SharedConnection connection, std::chrono::milli
 
 struct Server::State {
   struct CachedPage {
-    SharedAnswer answer;
+    SharedResponse answer;
     Time at{};
   };
 
@@ -120,12 +120,12 @@ struct Server::State {
   static asio::awaitable<void> serve(std::shared_ptr<State> self, SharedConnection connection);
   static asio::awaitable<bool> serve_one(std::shared_ptr<State> self, SharedConnection connection);
   static asio::awaitable<bool> send(std::shared_ptr<State> self, SharedConnection connection,
-                                    SharedAnswer answer, Parser::value_type request,
+                                    SharedResponse answer, Parser::value_type request,
                                     bool keeps_open);
 
   bool make_room();
-  SharedAnswer answer_to(const Parser::value_type& request);
-  SharedAnswer made_page(const std::string& path, const std::function<Answer()>& make);
+  SharedResponse answer_to(const Parser::value_type& request);
+  SharedResponse made_page(const std::string& path, const std::function<HttpResponse()>& make);
 
   std::uint16_t port;
   std::shared_ptr<Listener> listener;
@@ -138,26 +138,26 @@ struct Server::State {
 
 // ---- pages ----
 
-SharedAnswer Server::State::answer_to(const Parser::value_type& request) {
+SharedResponse Server::State::answer_to(const Parser::value_type& request) {
   if (limits.names && !is_asked_by_name(request, *limits.names))
-    return std::make_shared<Answer>(Answer{
+    return std::make_shared<HttpResponse>(HttpResponse{
         static_cast<unsigned>(wire::status::misdirected_request), "text/plain; charset=utf-8",
         "The Host of the request is no name of this host. Ask by its address or name.\n"});
   const auto target = std::string_view(request.target().data(), request.target().size());
   auto found = pages.find(target.substr(0, target.find('?')));
   if (found == pages.end()) found = pages.find(std::string_view(kAnyPath));
-  if (found == pages.end()) return std::make_shared<Answer>(failure(wire::status::not_found));
+  if (found == pages.end()) return std::make_shared<HttpResponse>(failure(wire::status::not_found));
   if (request.method() != wire::verb::get && request.method() != wire::verb::head)
-    return std::make_shared<Answer>(failure(wire::status::method_not_allowed));
+    return std::make_shared<HttpResponse>(failure(wire::status::method_not_allowed));
   return made_page(found->first, found->second);
 }
 
-SharedAnswer Server::State::made_page(const std::string& path,
-                                      const std::function<Answer()>& make) {
+SharedResponse Server::State::made_page(const std::string& path,
+                                        const std::function<HttpResponse()>& make) {
   const Time now = std::chrono::steady_clock::now();
   CachedPage& page = made[path];
   if (!page.answer || now - page.at >= limits.fresh_for)
-    page = {std::make_shared<Answer>(make()), now};
+    page = {std::make_shared<HttpResponse>(make()), now};
   return page.answer;
 }
 
@@ -204,12 +204,12 @@ asio::awaitable<bool> Server::State::serve_one(std::shared_ptr<State> self,
   if (self->is_closed) co_return false;
   if (failed && !is_too_long(failed) && !is_nonsense(failed)) co_return false;
   connection->waited_for_since.reset();
-  SharedAnswer answer;
+  SharedResponse answer;
   bool keeps_open = false;
   if (failed) {
-    answer = std::make_shared<Answer>(failure(is_too_long(failed)
-                                                  ? wire::status::request_header_fields_too_large
-                                                  : wire::status::bad_request));
+    answer = std::make_shared<HttpResponse>(
+        failure(is_too_long(failed) ? wire::status::request_header_fields_too_large
+                                    : wire::status::bad_request));
   } else {
     const bool has_body = parser.chunked() || parser.content_length().value_or(0) > 0;
     keeps_open = parser.keep_alive() && !has_body && self->limits.idle.count() > 0;
@@ -220,7 +220,7 @@ asio::awaitable<bool> Server::State::serve_one(std::shared_ptr<State> self,
 }
 
 asio::awaitable<bool> Server::State::send(std::shared_ptr<State> self, SharedConnection connection,
-                                          SharedAnswer answer, Parser::value_type request,
+                                          SharedResponse answer, Parser::value_type request,
                                           bool keeps_open) {
   Response response(static_cast<wire::status>(answer->status), request.version());
   set_headers(response, answer->type);

@@ -21,14 +21,14 @@
 
 namespace ddprun::http {
 
-struct Answer {
+struct HttpResponse {
   unsigned status = 200;
   std::string type = "text/plain; charset=utf-8";
   std::string body;
 };
 
 // By path, without a query. The page of kAnyPath answers for all paths that are not named.
-using Pages = std::map<std::string, std::function<Answer()>, std::less<>>;
+using Pages = std::map<std::string, std::function<HttpResponse()>, std::less<>>;
 inline constexpr const char* kAnyPath = "*";
 
 struct Limits {

@@ -26,7 +26,7 @@ class HttpServer : public testing::Test {
     ASSERT_TRUE(bound.has_value()) << bound.error().message();
     Pages pages = {{"/a", [this] {
                       ++made;
-                      return Answer{status, "text/plain", body};
+                      return HttpResponse{status, "text/plain", body};
                     }}};
     server = std::make_unique<Server>(loop, std::move(*bound), std::move(pages), limits);
   }
