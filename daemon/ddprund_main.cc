@@ -112,9 +112,9 @@ std::optional<http::Server> serve_status(asio::io_context& loop, const DaemonOpt
                           .started = started,
                           .hides_ids = hides_ids});
   };
-  return std::optional<http::Server>(std::in_place, loop, *std::move(bound),
-                                     http::status_pages(report),
-                                     http::Limits{.names = http::own_names(asio::ip::host_name())});
+  return std::optional<http::Server>(
+      std::in_place, loop, *std::move(bound), http::status_pages(report),
+      http::HttpLimits{.names = http::own_names(asio::ip::host_name())});
 }
 
 int run(const DaemonOptions& options, const EnvLookup& env) {

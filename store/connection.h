@@ -20,7 +20,7 @@ inline constexpr std::size_t kFirstReadBytes = 128;
 
 // Two owners: the server's map while the connection is open, and its coroutine until it ends.
 struct Connection {
-  Connection(ConnectionId name, boost::asio::ip::tcp::socket connected, const Limits& limits)
+  Connection(ConnectionId name, boost::asio::ip::tcp::socket connected, const StoreLimits& limits)
       : id(name), socket(std::move(connected)), decoder(limits) {}
 
   std::string_view unsent_bytes() const { return std::string_view(unsent).substr(sent); }

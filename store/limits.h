@@ -48,7 +48,7 @@ inline constexpr std::chrono::milliseconds kHandshakeLimit{10'000};
 // The cost of one map entry besides its bytes (node, two string headers, bucket), rounded.
 inline constexpr std::size_t kEntryOverheadBytes = 96;
 
-struct Limits {
+struct StoreLimits {
   std::size_t key_bytes = kKeyBytes;
   std::size_t value_bytes = kValueBytes;
   std::size_t keys_per_request = kKeysPerRequest;

@@ -13,7 +13,8 @@ constexpr std::size_t kLeastStep = kMiB;
 
 }  // namespace
 
-void MemoryBound::looked(Limits& limits, const MemoryUse& held, std::optional<std::uint64_t> left) {
+void MemoryBound::looked(StoreLimits& limits, const MemoryUse& held,
+                         std::optional<std::uint64_t> left) {
   limits.stored_bytes = given_.stored_bytes;
   limits.buffered_bytes = given_.buffered_bytes;
   left_.reset();

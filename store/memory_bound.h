@@ -27,20 +27,20 @@ class MemoryBound {
     std::size_t sum() const { return stored + buffered; }
   };
 
-  explicit MemoryBound(const Limits& given) : given_(given) {}
+  explicit MemoryBound(const StoreLimits& given) : given_(given) {}
 
   // Whether to ask how much memory is left: it takes some 100 us. Seldom where there is much.
   bool is_due(const MemoryUse& held) const { return held.sum() >= look_at_; }
 
   // Lowers `limits` to what `left` allows, or raises them again. `left` may be empty:
   // without it the given limits hold.
-  void looked(Limits& limits, const MemoryUse& held, std::optional<std::uint64_t> left);
+  void looked(StoreLimits& limits, const MemoryUse& held, std::optional<std::uint64_t> left);
 
   // A request was refused for `error`. One line for the user, once; else nothing.
   std::optional<std::string> refused(const Error& error, std::size_t stored);
 
  private:
-  const Limits given_;
+  const StoreLimits given_;
   std::size_t look_at_ = kFreeBytes;
   std::optional<std::uint64_t> left_;  // where it lowered the limits
   bool logged_ = false;

@@ -43,7 +43,7 @@ constexpr int kRequestsPerTurn = 16;
 
 class Server::Core {
  public:
-  Core(asio::io_context& loop, Limits limits, Admits admits)
+  Core(asio::io_context& loop, StoreLimits limits, Admits admits)
       : loop_(loop),
         limits_(limits),
         admits_(std::move(admits)),
@@ -89,7 +89,7 @@ class Server::Core {
   void drop_all();
 
   asio::io_context& loop_;
-  Limits limits_;  // less than given while memory is short
+  StoreLimits limits_;  // less than given while memory is short
   MemoryBound memory_{limits_};
   Admits admits_;  // empty: all
   // Never empty; optional so that reset() can make a new one in place.
@@ -376,7 +376,7 @@ void Server::Core::drop(Connection& connection) {
   for (const auto& listener : listeners_) listener->resume();
 }
 
-Server::Server(asio::io_context& loop, Limits limits, Admits admits)
+Server::Server(asio::io_context& loop, StoreLimits limits, Admits admits)
     : core_(std::make_shared<Core>(loop, limits, std::move(admits))) {}
 Server::~Server() { core_->close(); }
 

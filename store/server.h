@@ -26,7 +26,7 @@ class Server {
   using Admits = std::function<bool(int fd)>;
 
   // Without `admits` all are served.
-  explicit Server(asio::io_context& loop, Limits limits = {}, Admits admits = {});
+  explicit Server(asio::io_context& loop, StoreLimits limits = {}, Admits admits = {});
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   Server(Server&&) = delete;

@@ -37,7 +37,7 @@ struct Replies {
 class Table {
  public:
   // `limits` must outlive the table.
-  explicit Table(const Limits& limits) : limits_(limits), waits_(limits) {}
+  explicit Table(const StoreLimits& limits) : limits_(limits), waits_(limits) {}
 
   // Applies one decoded request of connection `from`, and appends to `out` what must be sent. If
   // the request ends a wait of `from` itself, the byte for that is in `out.reply`. It is behind the
@@ -80,7 +80,7 @@ class Table {
   Result<void> reserve(std::size_t new_keys, std::size_t new_bytes) const;
   Result<void> check_reply(std::size_t bytes) const;
 
-  const Limits& limits_;
+  const StoreLimits& limits_;
   StringMap<std::string> values_;
   // A queue is erased with its last value, since an empty one must not count as existing.
   StringMap<std::list<std::string>> queues_;

@@ -36,7 +36,7 @@ using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_
 
 class Waits {
  public:
-  explicit Waits(const Limits& limits) : limits_(limits) {}
+  explicit Waits(const StoreLimits& limits) : limits_(limits) {}
 
   // Parks one wait of `connection` under each of `missing`, which must not be empty (asserted). A
   // name that occurs twice counts once. Error: kLimit; then nothing is parked.
@@ -83,7 +83,7 @@ class Waits {
   void forget_key(StringMap<std::vector<Entry>>::iterator key);
   void sweep();
 
-  const Limits& limits_;
+  const StoreLimits& limits_;
   StringMap<std::vector<Entry>> by_key_;  // in order of arrival
   // Slots of its pending waits.
   std::unordered_map<ConnectionId, std::vector<std::uint32_t>> by_connection_;

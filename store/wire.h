@@ -76,7 +76,7 @@ std::uint64_t get_u64(std::string_view bytes);
 // After an error it is useless: close the connection.
 class Decoder {
  public:
-  explicit Decoder(const Limits& limits) : limits_(limits) {}
+  explicit Decoder(const StoreLimits& limits) : limits_(limits) {}
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
   Decoder(Decoder&&) = delete;
@@ -119,7 +119,7 @@ class Decoder {
   Request finish();
   void begin_next();
 
-  const Limits& limits_;
+  const StoreLimits& limits_;
   std::string pending_;        // bytes kept between feeds; input_ points into it unless borrowed_
   std::string_view input_;     // what is being decoded
   std::size_t start_ = 0;      // of the current request in input_

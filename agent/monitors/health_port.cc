@@ -19,11 +19,11 @@ Result<std::unique_ptr<HealthPort>> HealthPort::open(asio::io_context& loop, std
                           return http::HttpResponse{.type = "application/json", .body = state()};
                         }}};
   // One answer a connection: an idle one would keep one of the few places.
-  const http::Limits limits{.head = limit,
-                            .answer = limit,
-                            .idle = std::chrono::milliseconds(0),
-                            .connections = kMostProbes,
-                            .fresh_for = std::chrono::milliseconds(0)};
+  const http::HttpLimits limits{.head = limit,
+                                .answer = limit,
+                                .idle = std::chrono::milliseconds(0),
+                                .connections = kMostProbes,
+                                .fresh_for = std::chrono::milliseconds(0)};
   return std::unique_ptr<HealthPort>(
       new HealthPort(loop, std::move(*bound), std::move(pages), limits));
 }

@@ -42,7 +42,7 @@ class HealthPort {
 
  private:
   HealthPort(asio::io_context& loop, asio::ip::tcp::acceptor bound, http::Pages pages,
-             const http::Limits& limits)
+             const http::HttpLimits& limits)
       : server_(loop, std::move(bound), std::move(pages), limits) {}
 
   http::Server server_;

@@ -113,7 +113,7 @@ class NodeServices {
   // etcd: where the rendezvous will be if this node is elected. It listens already.
   std::optional<asio::ip::tcp::acceptor> candidate_;
   std::unique_ptr<store::Server> new_store() const {
-    return std::make_unique<store::Server>(loop_, store::Limits{}, admits_);
+    return std::make_unique<store::Server>(loop_, store::StoreLimits{}, admits_);
   }
 
   const Admits admits_;

@@ -133,7 +133,7 @@ std::uint64_t most_pids() {
   return RLIM_INFINITY;
 }
 
-Limits limits() {
+ResourceLimits limits() {
   const rlimit files = limit_of(RLIMIT_NOFILE);
   return {.open_files = files.rlim_cur,
           .most_open_files = files.rlim_max,

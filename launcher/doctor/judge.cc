@@ -92,7 +92,7 @@ Finding judge_open_files(const NodeQuestion& question, const NodeFacts& facts) {
   // The usual soft limit of 1024 is enough for small ones.
   const std::uint64_t enough = 512 + static_cast<std::uint64_t>(question.workers) *
                                          static_cast<std::uint64_t>(question.nodes);
-  const Limits& limits = facts.limits;
+  const ResourceLimits& limits = facts.limits;
   if (limits.open_files >= enough)
     return ok("open files", limits.open_files == RLIM_INFINITY
                                 ? std::string("no limit")

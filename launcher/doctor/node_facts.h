@@ -87,7 +87,7 @@ struct ScriptFacts {
 };
 
 // Soft limits, which workers inherit. RLIM_INFINITY: no limit.
-struct Limits {
+struct ResourceLimits {
   std::uint64_t open_files = 0;
   std::uint64_t most_open_files = 0;  // up to which `ulimit -n` may go
   std::uint64_t locked_bytes = 0;
@@ -104,7 +104,7 @@ struct NodeFacts {
   std::vector<std::string> infiniband{};     // its devices
   std::optional<Space> shared_memory{};
   std::optional<Space> temporary{};
-  Limits limits{};
+  ResourceLimits limits{};
   std::optional<LookUp> own_name{};
   std::optional<EndpointFacts> endpoint{};
   bool has_ipv6 = true;

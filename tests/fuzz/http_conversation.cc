@@ -34,12 +34,12 @@ constexpr std::size_t kHeadBytes = 2048;
 // Nothing here takes more than moments; a machine that stands still is no finding.
 constexpr std::chrono::seconds kDeadline{20};
 // No time-out comes in a run, and each page is made once.
-constexpr http::Limits kLimits{.head_bytes = kHeadBytes,
-                               .head = std::chrono::hours(1),
-                               .answer = std::chrono::hours(1),
-                               .idle = std::chrono::hours(1),
-                               .connections = kMostConnections,
-                               .fresh_for = std::chrono::hours(1)};
+constexpr http::HttpLimits kLimits{.head_bytes = kHeadBytes,
+                                   .head = std::chrono::hours(1),
+                                   .answer = std::chrono::hours(1),
+                                   .idle = std::chrono::hours(1),
+                                   .connections = kMostConnections,
+                                   .fresh_for = std::chrono::hours(1)};
 const std::map<std::string, std::string, std::less<>> kPages = {
     {"/", "<p>page</p>\n"}, {"/metrics", "metric 1\n"}, {"/healthz", "ok\n"}};
 

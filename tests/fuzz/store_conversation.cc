@@ -24,14 +24,14 @@ using store::Op;
 using store::Request;
 
 // Small, so that a script can pass each of them.
-constexpr store::Limits kLimits = {.key_bytes = 64,
-                                   .value_bytes = 64 * 1024,
-                                   .keys_per_request = 64,
-                                   .request_bytes = 128 * 1024,
-                                   .reply_bytes = 100'000,
-                                   .keys = 12,
-                                   .stored_bytes = 256 * 1024,
-                                   .waits_per_connection = 4};
+constexpr store::StoreLimits kLimits = {.key_bytes = 64,
+                                        .value_bytes = 64 * 1024,
+                                        .keys_per_request = 64,
+                                        .request_bytes = 128 * 1024,
+                                        .reply_bytes = 100'000,
+                                        .keys = 12,
+                                        .stored_bytes = 256 * 1024,
+                                        .waits_per_connection = 4};
 constexpr std::size_t kSlots = 5;
 constexpr std::size_t kStaleAllowed = 1024;  // of entries that are not swept yet, as in waits.cc
 

@@ -31,7 +31,7 @@ struct Expected {
 
 class StoreModel {
  public:
-  explicit StoreModel(const store::Limits& limits) : limits_(limits) {}
+  explicit StoreModel(const store::StoreLimits& limits) : limits_(limits) {}
 
   Expected apply(store::ConnectionId from, const store::Request& request);
   // The answer to what apply() said may fail: nothing of the wait is there.
@@ -69,7 +69,7 @@ class StoreModel {
   bool has(const std::string& key) const { return values_.contains(key) || queues_.contains(key); }
   std::string value_of(std::string_view key) const;
 
-  const store::Limits& limits_;
+  const store::StoreLimits& limits_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::deque<std::string>> queues_;
   std::list<Wait> waits_;                  // oldest first

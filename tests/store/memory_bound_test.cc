@@ -8,21 +8,21 @@ namespace {
 const Error kFull(ErrorCode::kLimit, "stored bytes");
 
 TEST(MemoryBound, LooksOnlyWhenTheStoreHoldsMuch) {
-  const MemoryBound bound{Limits{}};
+  const MemoryBound bound{StoreLimits{}};
   EXPECT_FALSE(bound.is_due({.stored = MemoryBound::kFreeBytes - 1}));
   EXPECT_TRUE(bound.is_due(
       {.stored = MemoryBound::kFreeBytes / 2, .buffered = MemoryBound::kFreeBytes / 2}));
 }
 
 TEST(MemoryBound, LeavesTheLimitsWhereMemoryIsPlentyOrUnknown) {
-  MemoryBound bound{Limits{}};
-  Limits limits;
+  MemoryBound bound{StoreLimits{}};
+  StoreLimits limits;
   const MemoryBound::MemoryUse held{.stored = 20 * kMiB};
   for (const auto left :
        {std::optional<std::uint64_t>(64'000 * kMiB), std::optional<std::uint64_t>()}) {
     bound.looked(limits, held, left);
     EXPECT_EQ(limits.stored_bytes, kStoredBytes);
-    EXPECT_EQ(limits.buffered_bytes, Limits{}.buffered_bytes);
+    EXPECT_EQ(limits.buffered_bytes, StoreLimits{}.buffered_bytes);
     EXPECT_FALSE(bound.is_due({.stored = 80 * kMiB}));
     EXPECT_TRUE(bound.is_due({.stored = 84 * kMiB}));
     EXPECT_FALSE(bound.refused(kFull, held.stored).has_value()) << "not for want of memory";
@@ -30,8 +30,8 @@ TEST(MemoryBound, LeavesTheLimitsWhereMemoryIsPlentyOrUnknown) {
 }
 
 TEST(MemoryBound, LowersThemToWhatIsLeftAndLooksOftener) {
-  MemoryBound bound{Limits{}};
-  Limits limits;
+  MemoryBound bound{StoreLimits{}};
+  StoreLimits limits;
   bound.looked(limits, {.stored = 20 * kMiB}, MemoryBound::kKeptBytes + 8 * kMiB);
   EXPECT_EQ(limits.stored_bytes, 28 * kMiB);
   EXPECT_TRUE(bound.is_due({.stored = 22 * kMiB}));
@@ -41,8 +41,8 @@ TEST(MemoryBound, LowersThemToWhatIsLeftAndLooksOftener) {
 }
 
 TEST(MemoryBound, SaysSoOnceAndLooksAgain) {
-  MemoryBound bound{Limits{}};
-  Limits limits;
+  MemoryBound bound{StoreLimits{}};
+  StoreLimits limits;
   bound.looked(limits, {.stored = 20 * kMiB}, 0);
   EXPECT_FALSE(bound.refused({ErrorCode::kProtocol, "x"}, 0).has_value());
   const auto told = bound.refused(kFull, 20 * kMiB);

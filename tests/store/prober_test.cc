@@ -29,7 +29,7 @@ TEST(Prober, TooLongAKeyIsClosed) {
 }
 
 TEST(Prober, TooLongAValueIsClosed) {
-  ServedStore store(Limits{.value_bytes = 1000});
+  ServedStore store(StoreLimits{.value_bytes = 1000});
   expect_refused(store, request(Op::kSet, {"k", std::string(1001, 'v')}));
 }
 
@@ -49,7 +49,7 @@ TEST(Prober, TooManyKeysAreClosed) {
 }
 
 TEST(Prober, TooLargeARequestIsClosed) {
-  ServedStore store(Limits{.request_bytes = 10'000});
+  ServedStore store(StoreLimits{.request_bytes = 10'000});
   expect_refused(store, request(Op::kMultiGet, {std::string(6000, 'a'), std::string(6000, 'b')}));
 }
 

@@ -32,7 +32,7 @@ inline constexpr std::chrono::seconds kPatience{60};
 
 class ServedStore {
  public:
-  explicit ServedStore(Limits limits = {}) : server_(std::make_unique<Server>(loop_, limits)) {
+  explicit ServedStore(StoreLimits limits = {}) : server_(std::make_unique<Server>(loop_, limits)) {
     auto acceptor = bind_listener(loop_, "127.0.0.1", 0).value();
     port_ = acceptor.local_endpoint().port();
     server_->serve(std::move(acceptor));

@@ -50,7 +50,7 @@ milliseconds cpu_time_of_this_thread() {
 }
 
 TEST(ServerLimits, RefusesConnectionsBeyondItsLimit) {
-  ServedStore store(Limits{.connections = 2});
+  ServedStore store(StoreLimits{.connections = 2});
   RawPeer first = RawPeer::greeted(store.port());
   RawPeer second = RawPeer::greeted(store.port());
   ASSERT_TRUE(first.answers_ping());
@@ -62,7 +62,7 @@ TEST(ServerLimits, RefusesConnectionsBeyondItsLimit) {
 }
 
 TEST(ServerLimits, DropsWhoAlonePassesTheBufferLimit) {
-  ServedStore store(Limits{.buffered_bytes = 100'000});
+  ServedStore store(StoreLimits{.buffered_bytes = 100'000});
   RawPeer modest = RawPeer::greeted(store.port());
   modest.send(request(Op::kSet, {"k", std::string(50'000, 'v')}).substr(0, 40'000));
   store.let_the_server_read();
@@ -78,7 +78,7 @@ TEST(ServerLimits, DropsWhoAlonePassesTheBufferLimit) {
 }
 
 TEST(ServerLimits, AtTheBufferLimitTheOneThatHoldsMostIsDropped) {
-  ServedStore store(Limits{.buffered_bytes = 100'000});
+  ServedStore store(StoreLimits{.buffered_bytes = 100'000});
   const std::string large = request(Op::kSet, {"large", std::string(100'000, 'v')});
   const std::string small = request(Op::kSet, {"small", std::string(50'000, 'v')});
   RawPeer hoarder = RawPeer::greeted(store.port());
@@ -93,7 +93,7 @@ TEST(ServerLimits, AtTheBufferLimitTheOneThatHoldsMostIsDropped) {
 }
 
 TEST(ServerLimits, DropsWhoDoesNotValidateInTime) {
-  ServedStore store(Limits{.handshake = milliseconds(1000)});
+  ServedStore store(StoreLimits{.handshake = milliseconds(1000)});
   RawPeer idle = RawPeer::greeted(store.port());
   ASSERT_TRUE(idle.answers_ping());
   const auto before = steady_clock::now();
@@ -113,7 +113,7 @@ TEST(ServerLimits, AStallOfItsOwnCostsNoClientItsConnection) {
   constexpr std::size_t count = 300;
   constexpr milliseconds limit{3000};  // so long may it take to accept all of them
   asio::io_context loop{1};
-  Server server(loop, Limits{.handshake = limit});
+  Server server(loop, StoreLimits{.handshake = limit});
   tcp::acceptor acceptor = bind_listener(loop, "127.0.0.1", 0).value();
   const std::uint16_t port = acceptor.local_endpoint().port();
   server.serve(std::move(acceptor));

@@ -18,7 +18,7 @@ inline const std::string kNotReady(1, '\1');
 class TableDriver {
  public:
   TableDriver() = default;
-  explicit TableDriver(const Limits& limits) : limits_(limits) {}
+  explicit TableDriver(const StoreLimits& limits) : limits_(limits) {}
 
   // Applies a request of connection `from` and returns the bytes of the answer. `woken` then has
   // the connections that it woke. If the table refuses the request, the answer is "error" and
@@ -61,7 +61,7 @@ class TableDriver {
 
   static constexpr ConnectionId kAsker = 1000;
 
-  const Limits limits_{};
+  const StoreLimits limits_{};
   Table table{limits_};
   std::vector<ConnectionId> woken;
   Error error;

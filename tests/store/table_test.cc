@@ -231,7 +231,7 @@ TEST(Table, ABarrierAtWhatIsNoNumberIsAnError) {
 }
 
 TEST(Table, StoredBytesHaveALimit) {
-  TableDriver store(Limits{.stored_bytes = 3 * (kEntryOverheadBytes + 10)});
+  TableDriver store(StoreLimits{.stored_bytes = 3 * (kEntryOverheadBytes + 10)});
   store.set("a", "123456789");
   store.set("b", "123456789");
   EXPECT_EQ(store.ask(Op::kSet, {"c", "1234567890123"}), "error");
@@ -247,7 +247,7 @@ TEST(Table, StoredBytesHaveALimit) {
 }
 
 TEST(Table, KeysHaveALimit) {
-  TableDriver store(Limits{.keys = 2});
+  TableDriver store(StoreLimits{.keys = 2});
   store.set("a", "");
   store.ask(Op::kQueuePush, {"q", ""});
   EXPECT_EQ(store.ask(Op::kSet, {"b", ""}), "error");
@@ -258,7 +258,7 @@ TEST(Table, KeysHaveALimit) {
 }
 
 TEST(Table, OneAnswerHasALimit) {
-  TableDriver store(Limits{.reply_bytes = 100});
+  TableDriver store(StoreLimits{.reply_bytes = 100});
   store.set("a", std::string(40, 'v'));
   EXPECT_EQ(store.get("a").size(), 40U);
   EXPECT_EQ(store.ask(Op::kMultiGet, {"a", "a"}).size(), 96U);
@@ -271,7 +271,7 @@ TEST(Table, OneAnswerHasALimit) {
 }
 
 TEST(Table, AFailedRequestLeavesNoHalfAnswer) {
-  TableDriver store(Limits{.reply_bytes = 100});
+  TableDriver store(StoreLimits{.reply_bytes = 100});
   store.set("a", std::string(40, 'v'));
   Replies out;
   const std::vector<std::string_view> one = {"a"};

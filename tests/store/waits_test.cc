@@ -185,7 +185,7 @@ TEST(Waits, CancellingWithoutEndLeavesNoHeap) {
 }
 
 TEST(Waits, PendingWaitsHaveALimit) {
-  TableDriver store(Limits{.registrations = 3});
+  TableDriver store(StoreLimits{.registrations = 3});
   store.wait(1, {"a", "b"});
   EXPECT_EQ(store.wait(2, {"c", "d"}), "error");
   EXPECT_EQ(store.error.code(), ErrorCode::kLimit);
@@ -195,7 +195,7 @@ TEST(Waits, PendingWaitsHaveALimit) {
 }
 
 TEST(Waits, NamesWaitedForCountAsMemory) {
-  TableDriver store(Limits{.stored_bytes = 1000});
+  TableDriver store(StoreLimits{.stored_bytes = 1000});
   const std::string long_name(400, 'k');
   EXPECT_EQ(store.wait(1, {long_name}), "");
   EXPECT_EQ(store.wait(1, {long_name}),

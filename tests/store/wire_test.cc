@@ -33,7 +33,7 @@ struct Decoded {
 };
 
 // Feeds `bytes` in pieces of `step` bytes and collects what comes out.
-Decoded decode(std::string_view bytes, std::size_t step, const Limits& limits = {}) {
+Decoded decode(std::string_view bytes, std::size_t step, const StoreLimits& limits = {}) {
   Decoder decoder(limits);
   Decoded decoded;
   for (; !bytes.empty(); bytes.remove_prefix(std::min(step, bytes.size()))) {
@@ -54,7 +54,7 @@ Decoded decode(std::string_view bytes, std::size_t step, const Limits& limits = 
   return decoded;
 }
 
-Decoded decode_whole(const std::string& bytes, const Limits& limits = {}) {
+Decoded decode_whole(const std::string& bytes, const StoreLimits& limits = {}) {
   return decode(bytes, bytes.size(), limits);
 }
 
@@ -135,7 +135,7 @@ TEST(Wire, DecodesWhatPyTorchSendsHoweverItIsCut) {
 TEST(Wire, EveryCutIntoTwoPartsGivesTheSameRequests) {
   const std::string bytes = conversation();
   for (std::size_t cut = 1; cut < bytes.size(); ++cut) {
-    Limits limits;
+    StoreLimits limits;
     Decoder decoder(limits);
     std::vector<Owned> requests;
     for (const std::string& part : {bytes.substr(0, cut), bytes.substr(cut)}) {
@@ -180,7 +180,7 @@ TEST(Wire, RandomBytesAfterTheHandshakeEndInAnErrorOrInWaiting) {
   for (int round = 0; round < 2000; ++round) {
     std::string bytes = kHello;
     for (int i = 0; i < 64; ++i) bytes.push_back(static_cast<char>(random()));
-    Limits limits;
+    StoreLimits limits;
     Decoder decoder(limits);
     decoder.feed(bytes);
     for (auto request = decoder.next(); request.has_value() && request->has_value();
@@ -243,7 +243,7 @@ TEST(Wire, KeysHaveALimit) {
 }
 
 TEST(Wire, ValuesHaveALimitOfTheirOwn) {
-  const Limits limits{.value_bytes = 10'000};
+  const StoreLimits limits{.value_bytes = 10'000};
   const std::string fits(10'000, 'v');
   EXPECT_EQ(decode_whole(kHello + encoded({Op::kSet, 0, {"k", fits}}), limits).requests.size(), 1U);
   for (const Owned& request :
@@ -274,7 +274,7 @@ TEST(Wire, ListsHaveALimit) {
 }
 
 TEST(Wire, AWholeRequestHasALimit) {
-  const Limits limits{.request_bytes = 1000};
+  const StoreLimits limits{.request_bytes = 1000};
   const Owned fits{Op::kMultiSet, 0, {"k", std::string(400, 'v'), "l", std::string(400, 'v')}};
   EXPECT_FALSE(decode_whole(kHello + encoded(fits), limits).error);
   const Owned over{Op::kMultiSet, 0, {"k", std::string(500, 'v'), "l", std::string(500, 'v')}};
@@ -288,7 +288,7 @@ TEST(Wire, AWholeRequestHasALimit) {
 }
 
 TEST(Wire, HoldsWhatIsNotDecodedYet) {
-  const Limits limits;
+  const StoreLimits limits;
   Decoder decoder(limits);
   const std::string get = encoded({Op::kGet, 0, {"key"}});
   const std::string bytes = kHello + get + get + get.substr(0, 5);
@@ -308,7 +308,7 @@ TEST(Wire, HoldsWhatIsNotDecodedYet) {
 
 // As when a client sends many requests at once, and each turn decodes one of them.
 TEST(Wire, HoldsAtMostTwiceWhatIsNotDecodedYet) {
-  const Limits limits;
+  const StoreLimits limits;
   Decoder decoder(limits);
   const std::string get = encoded({Op::kGet, 0, {"key"}});
   std::string bytes = kHello;

@@ -110,7 +110,7 @@ struct Server::State {
     Time at{};
   };
 
-  State(tcp::acceptor bound, Pages all_pages, Limits all_limits)
+  State(tcp::acceptor bound, Pages all_pages, HttpLimits all_limits)
       : port(bound.local_endpoint().port()),
         listener(std::make_shared<Listener>(std::move(bound))),
         pages(std::move(all_pages)),
@@ -130,7 +130,7 @@ struct Server::State {
   std::uint16_t port;
   std::shared_ptr<Listener> listener;
   Pages pages;
-  Limits limits;
+  HttpLimits limits;
   std::list<SharedConnection> connections;
   std::map<std::string, CachedPage> made;
   bool is_closed = false;
@@ -240,7 +240,7 @@ asio::awaitable<bool> Server::State::send(std::shared_ptr<State> self, SharedCon
 
 // ---- the server ----
 
-Server::Server(asio::io_context& loop, tcp::acceptor bound, Pages pages, Limits limits)
+Server::Server(asio::io_context& loop, tcp::acceptor bound, Pages pages, HttpLimits limits)
     : state_(std::make_shared<State>(std::move(bound), std::move(pages), std::move(limits))) {
   spawn(loop, "HTTP port",
         Listener::run(state_->listener, [&loop, weak = std::weak_ptr(state_)](tcp::socket socket) {

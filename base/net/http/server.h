@@ -31,7 +31,7 @@ struct HttpResponse {
 using Pages = std::map<std::string, std::function<HttpResponse()>, std::less<>>;
 inline constexpr const char* kAnyPath = "*";
 
-struct Limits {
+struct HttpLimits {
   std::size_t head_bytes = 8192;  // 2048 or more
   // From the connection, or from the first byte of a later request, until the whole head is here.
   std::chrono::milliseconds head{5000};
@@ -49,7 +49,8 @@ struct Limits {
 class Server {
  public:
   // Listens on `bound` until its own end. The pages are not called after that.
-  Server(asio::io_context& loop, asio::ip::tcp::acceptor bound, Pages pages, Limits limits = {});
+  Server(asio::io_context& loop, asio::ip::tcp::acceptor bound, Pages pages,
+         HttpLimits limits = {});
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   Server(Server&&) = delete;

@@ -21,7 +21,7 @@ const std::string kLastGet = "GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\
 
 class HttpServer : public testing::Test {
  protected:
-  void serve(Limits limits) {
+  void serve(HttpLimits limits) {
     auto bound = bind_listener(loop, "127.0.0.1", 0);
     ASSERT_TRUE(bound.has_value()) << bound.error().message();
     Pages pages = {{"/a", [this] {
@@ -193,9 +193,9 @@ TEST_F(HttpServer, SlowConnectionsKeepNobodyOut) {
     if (i % 20 == 0) {
       const auto begin = std::chrono::steady_clock::now();
       EXPECT_TRUE(ask(kLastGet).ends_with("alive"));
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, Limits{}.head);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, HttpLimits{}.head);
     }
-    EXPECT_LE(server->connections(), Limits{}.connections);
+    EXPECT_LE(server->connections(), HttpLimits{}.connections);
   }
   EXPECT_TRUE(ask(kLastGet).ends_with("alive"));
   EXPECT_EQ(rest(slow.front()), "") << "the oldest is closed";
