@@ -34,7 +34,7 @@ Json node_json(const NodeSnapshot& node) {
                {"role", node.role},
                {"node_rank", nullptr},
                {"workers", node.workers},
-               {"standing", rendezvous::name_of(node.state)},
+               {"state", rendezvous::name_of(node.state)},
                {"hosts_rendezvous", node.hosts}};
   if (node.node_rank >= 0) json["node_rank"] = node.node_rank;
   return json;
@@ -99,7 +99,7 @@ std::string text_of(const Json& json) {
 }
 
 std::string as_json(const CtlOptions& options, const ControlAnswer& answer) {
-  Json json = {{"schema", 1}, {"outcome", name_of(answer.outcome)}, {"text", answer.text}};
+  Json json = {{"schema", 2}, {"outcome", name_of(answer.outcome)}, {"text", answer.text}};
   const bool shows = std::holds_alternative<rendezvous::ShowJobs>(options.question.verb);
   if (shows && answer.outcome == ControlOutcome::kDone) {
     json["jobs"] = Json::array();
@@ -149,7 +149,7 @@ std::string jobs_table(const std::vector<JobSnapshot>& jobs) {
 }
 
 std::string nodes_table(const JobSnapshot& job) {
-  std::vector<Row> rows = {{"RANK", "HOSTNAME", "STANDING", "WORKERS", "ROLE", "ID"}};
+  std::vector<Row> rows = {{"RANK", "HOSTNAME", "STATE", "WORKERS", "ROLE", "ID"}};
   for (const NodeSnapshot& node : job.nodes)
     rows.push_back({node.node_rank < 0 ? "-" : fmt::format("{}", node.node_rank),
                     shown_text(node.hostname) + (node.hosts ? " (host)" : ""),

@@ -44,9 +44,9 @@ TEST(CtlOutput, AStatusHasNodesAndIncidents) {
   EXPECT_EQ(output(options(CtlCommand::kStatus), {.jobs = {kJob}}),
             "train: running, round 2, 1 of 1:4 nodes, 1 of 3 restarts spent\n"
             "\n"
-            "RANK  HOSTNAME       STANDING  WORKERS  ROLE     ID\n"
-            "0     n0 [2J (host)  running   8        default  n0-1\n"
-            "-     n1             spare     8        default  n1-1\n"
+            "RANK  HOSTNAME       STATE    WORKERS  ROLE     ID\n"
+            "0     n0 [2J (host)  running  8        default  n0-1\n"
+            "-     n1             spare    8        default  n1-1\n"
             "\n"
             "TIME                      ROUND  KIND     RE-FORMED  WHAT\n"
             "2023-11-14T22:13:20.123Z  1      failure  -          it died\n");
@@ -74,7 +74,7 @@ TEST(CtlOutput, JsonHasAllOfIt) {
       nlohmann::json::parse(output(options(CtlCommand::kStatus, true), {.jobs = {kJob}}));
   EXPECT_EQ(json["outcome"], "done");
   EXPECT_EQ(json["jobs"][0]["phase"], "running");
-  EXPECT_EQ(json["jobs"][0]["nodes"][0]["standing"], "running");
+  EXPECT_EQ(json["jobs"][0]["nodes"][0]["state"], "running");
   EXPECT_TRUE(json["jobs"][0]["nodes"][1]["node_rank"].is_null());
   EXPECT_EQ(json["jobs"][0]["incidents"][0]["time"], "2023-11-14T22:13:20.123Z");
 }

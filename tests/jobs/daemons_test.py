@@ -54,7 +54,7 @@ class GroupTest(DaemonTest):
     def wait_whole(self, daemon, job):
         def is_whole():
             shown = daemon.status(job)
-            return shown and shown["phase"] == "running" and [node["standing"] for node in shown["nodes"]] == ["running"] * 2
+            return shown and shown["phase"] == "running" and [node["state"] for node in shown["nodes"]] == ["running"] * 2
         wait_until(is_whole, "all nodes at the next leader")
 
     def check_went_on(self, daemon, job, nodes, gate):
