@@ -37,8 +37,8 @@ std::string waiting_text(const WaitStatus& wait_status) {
 
 JobPhase phase_of(const Membership& membership, const JobEventLog& log) {
   switch (membership.phase()) {
-    case Membership::Phase::kGathering:
-      return JobPhase::kGathering;
+    case Membership::Phase::kWaiting:
+      return JobPhase::kWaiting;
     case Membership::Phase::kRecovering:  // its workers run on meanwhile
     case Membership::Phase::kRunning:
       return JobPhase::kRunning;
@@ -46,15 +46,15 @@ JobPhase phase_of(const Membership& membership, const JobEventLog& log) {
       return log.succeeded() ? JobPhase::kSucceeded
                              : (log.was_stopped() ? JobPhase::kStopped : JobPhase::kFailed);
   }
-  return JobPhase::kGathering;
+  return JobPhase::kWaiting;
 }
 
 }  // namespace
 
 std::string_view name_of(JobPhase phase) {
   switch (phase) {
-    case JobPhase::kGathering:
-      return "gathering";
+    case JobPhase::kWaiting:
+      return "waiting";
     case JobPhase::kRunning:
       return "running";
     case JobPhase::kSucceeded:

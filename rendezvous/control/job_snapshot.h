@@ -16,7 +16,7 @@ namespace ddprun::rendezvous {
 inline constexpr std::size_t kMaxIncidents = 16;
 
 // Both travel as numbers: new ones come last.
-enum class JobPhase { kGathering, kRunning, kSucceeded, kFailed, kStopped };
+enum class JobPhase { kWaiting, kRunning, kSucceeded, kFailed, kStopped };
 enum class IncidentKind {
   kFailure,  // a worker failed or a node was lost
   kResize,   // nodes came or left; no restart was spent
@@ -50,7 +50,7 @@ struct IncidentStatus {
 
 struct JobSnapshot {
   std::string job;
-  JobPhase phase = JobPhase::kGathering;
+  JobPhase phase = JobPhase::kWaiting;
   std::int64_t round = 0;  // the last that was agreed; 0: none
   int restarts = 0;        // spent
   int max_restarts = 0;    // of the last round; a window may give some back

@@ -219,8 +219,8 @@ void Membership::settle(Outcome& outcome, Time now) {
   look_again_at_ = Time::max();
   if (phase_ == Phase::kRecovering) look_who_is_back(now, outcome);
   if (phase_ == Phase::kRunning) consider_resize(now, outcome);
-  if (phase_ == Phase::kGathering) look_whether_any_is_back(now);
-  if (phase_ != Phase::kGathering) return;
+  if (phase_ == Phase::kWaiting) look_whether_any_is_back(now);
+  if (phase_ != Phase::kWaiting) return;
   promote_spares(now);
   update_times(now);
   const Roster roster{.waiting = members_.count(MemberState::kWaiting),
@@ -230,7 +230,7 @@ void Membership::settle(Outcome& outcome, Time now) {
                       .workers_until = recovery_.workers_until(),
                       .awaited_until = recovery_.nodes_until(),
                       .is_first = round_number_ == 0,
-                      .gathering_since = gathering_since_.value_or(now),
+                      .waiting_since = waiting_since_.value_or(now),
                       .min_reached_at = min_reached_at_.value_or(now),
                       .not_before = budget_.not_before()};
   const Decision decision = decide(roster, policy_, now);
@@ -281,9 +281,9 @@ void Membership::promote_spares(Time now) {
 void Membership::update_times(Time now) {
   const int waiting = members_.count(MemberState::kWaiting);
   // While old workers end, nobody is late.
-  const bool gathers = waiting > 0 && stopping() == 0 && members_.count(MemberState::kLeaving) == 0;
-  if (!gathers) gathering_since_.reset();
-  if (gathers && !gathering_since_) gathering_since_ = now;
+  const bool waits = waiting > 0 && stopping() == 0 && members_.count(MemberState::kLeaving) == 0;
+  if (!waits) waiting_since_.reset();
+  if (waits && !waiting_since_) waiting_since_ = now;
   if (waiting < policy_.min_nodes) min_reached_at_.reset();
   if (waiting >= policy_.min_nodes && !min_reached_at_) min_reached_at_ = now;
 }
@@ -317,7 +317,7 @@ void Membership::publish(Time now, Outcome& outcome) {
   outcome.published = std::move(publication);
   phase_ = Phase::kRunning;
   recovery_.close();
-  gathering_since_.reset();
+  waiting_since_.reset();
   min_reached_at_.reset();
 }
 
@@ -333,7 +333,7 @@ void Membership::stop_round(const RoundBroken& message, Outcome& outcome) {
   if (recovery_.only_resumes())
     return end_job({.succeeded = false, .cause = message.cause}, outcome);
   outcome.broken = message;
-  phase_ = Phase::kGathering;
+  phase_ = Phase::kWaiting;
   last_break_ = message;
   newcomer_since_.reset();
   // Nodes that went after their success do not come back: their seats are free now.

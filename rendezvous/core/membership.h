@@ -2,7 +2,7 @@
 // and how the job ends. Pure: no I/O and no clock. An event and `now` go in; what the nodes are
 // told comes out. It does not know how a node is connected; it knows a node by its SessionId only.
 //
-//   gathering --(enough nodes)--> running --(all succeeded)--> ended
+//   waiting --(enough nodes)--> running --(all succeeded)--> ended
 //       ^                            |
 //       +---(failure, restart left)--+----(failure, none left; too few nodes remain)----> ended
 //       +---(newcomers; departure)---+
@@ -120,7 +120,7 @@ class Membership {
   // Returns the events that a waiting node waits for; nothing when the job is over.
   std::optional<WaitStatus> wait_status(Time now) const;
 
-  enum class Phase { kRecovering, kGathering, kRunning, kEnded };
+  enum class Phase { kRecovering, kWaiting, kRunning, kEnded };
 
   // For reports and tests.
   Phase phase() const { return phase_; }
@@ -183,7 +183,7 @@ class Membership {
 
   RoundPolicy policy_;
   const RoundPolicy given_;  // as at the beginning: what nodes were started with
-  Phase phase_ = Phase::kGathering;
+  Phase phase_ = Phase::kWaiting;
   // session_lost() erases a member. One that is `gone` stays until its round is over.
   Members members_;
   std::int64_t round_number_ = 0;
@@ -198,7 +198,7 @@ class Membership {
   RoundBroken last_break_;              // for a node that did not hear it
   std::optional<JobEnded> end_;         // as told to the nodes; not if too few came in time
   std::string end_text_;                // how the job ended, for nodes that join after it
-  std::optional<Time> gathering_since_;
+  std::optional<Time> waiting_since_;
   std::optional<Time> min_reached_at_;
   std::optional<Time> newcomer_since_;  // while a round runs that has room for a spare
   std::optional<Time> resized_at_;      // when a round was last broken for newcomers

@@ -54,7 +54,7 @@ void Membership::take_round_over(const ResumeRequest& node) {
   const bool is_round = node.round > 0 && node.round < kMostRoundsAhead && node.node_count > 0 &&
                         node.node_count <= kMaxNodes && node.seat >= 0 &&
                         node.seat < node.node_count;
-  const bool is_blank = phase_ == Phase::kGathering && round_number_ == 0;
+  const bool is_blank = phase_ == Phase::kWaiting && round_number_ == 0;
   if (!policy_.takes_rounds_over || !is_blank || !is_round) return;
   JobRecord record = remembered(node);
   record.is_remembered = false;  // this host had no part in it, and others wait for a round

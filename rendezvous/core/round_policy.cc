@@ -15,7 +15,7 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   if (roster.waiting == 0) return {RoundDecision::kWait, Reason::kNobody, Time::max()};
   // A full round has to wait for its restart, too.
   if (now < roster.not_before) return {RoundDecision::kWait, Reason::kBackoff, roster.not_before};
-  const Time given_up_at = roster.gathering_since + policy.join_timeout;
+  const Time given_up_at = roster.waiting_since + policy.join_timeout;
   // More wait only where an operator lowered max_nodes.
   if (roster.waiting >= policy.max_nodes) return {RoundDecision::kClose, Reason::kFull, now};
   const bool enough = roster.waiting >= policy.min_nodes;

@@ -50,7 +50,7 @@ struct Roster {
   Time workers_until = Time::min();
   Time awaited_until = Time::min();
   bool is_first = true;           // no round has started yet
-  Time gathering_since;           // since when nodes wait; valid only if one waits and nobody stops
+  Time waiting_since;             // since when nodes wait; valid only if one waits and nobody stops
   Time min_reached_at;            // when `waiting` last reached min_nodes; valid only from there on
   Time not_before = Time::min();  // no round may start earlier: the wait before a restart
 };

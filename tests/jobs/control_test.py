@@ -67,7 +67,7 @@ class Shows(ControlTest):
     def test_what_a_round_waits_for(self):
         job = self.node("2", True, self.worker(WORKER))
         shown = wait_until(self.status, "a status")
-        self.assertEqual(shown["phase"], "gathering")
+        self.assertEqual(shown["phase"], "waiting")
         self.assertRegex(shown["waits_for"], r"^1 of 2 nodes are here, \d+ s left$")
         self.stop_all([job])
 

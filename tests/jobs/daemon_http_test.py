@@ -63,7 +63,7 @@ class MetricsOfADaemon(DaemonHttpTest):
         self.check_ended([self.node(daemon, "well", "1", "/bin/true", conf="is_host=false")], 0)
         self.check_ended([self.node(daemon, "badly", "1", "/bin/false", conf="is_host=false")], 1)
         self.node(daemon, "alone", "2", "/bin/true")
-        states = {"succeeded": 1, "failed": 1, "gathering": 1}
+        states = {"succeeded": 1, "failed": 1, "waiting": 1}
         metrics = wait_until(lambda: self.metrics_with(daemon, states), "all three states")
         self.assertEqual(metrics.of("nodes", job="alone", state="waiting"), 1)
         self.assertEqual(metrics.of("sessions", job="well"), 0)
@@ -79,7 +79,7 @@ class MetricsOfADaemon(DaemonHttpTest):
                 url = url_of(daemon).replace("0.0.0.0", "127.0.0.1")
                 for job in "secret1", "secret2":
                     self.node(daemon, job, "2", "/bin/true")
-                wait_until(lambda: Metrics(url).of("jobs", state="gathering") == 2, "both jobs")
+                wait_until(lambda: Metrics(url).of("jobs", state="waiting") == 2, "both jobs")
                 self.assertEqual(len([name for name, _ in Metrics(url) if name == "ddprun_round"]), 2, "each has a name of its own")
                 for path in "", "metrics":
                     text = fetch(url + path)[1]

@@ -37,7 +37,7 @@ class JobSnapshotTest : public testing::Test {
 
 TEST_F(JobSnapshotTest, SaysWhatARoundWaitsFor) {
   joins(1);
-  EXPECT_EQ(status().phase, JobPhase::kGathering);
+  EXPECT_EQ(status().phase, JobPhase::kWaiting);
   EXPECT_EQ(status().waits_for, "1 of 2 nodes are here, 60 s left");
   ASSERT_EQ(status().nodes.size(), 1U);
   EXPECT_EQ(status().nodes[0].state, MemberState::kWaiting);

@@ -19,7 +19,7 @@ constexpr RoundPolicy kElastic{
 Roster roster(int waiting, int returning = 0) {
   return {.waiting = waiting,
           .returning = returning,
-          .gathering_since = kStart,
+          .waiting_since = kStart,
           .min_reached_at = kStart + seconds(10)};
 }
 
