@@ -2,6 +2,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 #include <fmt/format.h>
@@ -145,15 +146,37 @@ bool TensorVerbs::launch_piece(Launched& launched) {
   sent.copy_(part);
   Flat flat = flat_of(sent);
   flat.name = launched.name_;
-  launched.pieces_.push_back({memory, part, ranks_.launch(flat, launched.reduction_)});
+  launched.pieces_.push_back(
+      {memory, sent, launched.launched_, launch(launched, flat, launched.launched_)});
   launched.launched_ += part.numel();
   return true;
 }
 
+// The flat is a piece of a tensor whose rows lie in the order of their ranks.
+Ticket TensorVerbs::launch(const Launched& launched, Flat flat, std::int64_t begin) {
+  if (!launched.part_.defined()) return ranks_.launch(flat, launched.reduction_);
+  const auto numbers = static_cast<std::size_t>(launched.part_.numel());
+  const auto before = static_cast<std::size_t>(begin);
+  std::vector<Part> parts;
+  for (int rank = 0; rank < ranks_.world_size(); ++rank) {
+    const std::size_t first = static_cast<std::size_t>(rank) * numbers;
+    const std::size_t from = std::max(first, before);
+    const std::size_t to = std::min(first + numbers, before + flat.count);
+    if (from < to) parts.push_back({rank, from - before, to - before});
+  }
+  return ranks_.launch_reduce_scatter(flat, parts, launched.reduction_);
+}
+
 void TensorVerbs::wait_for_piece(Launched& launched) {
-  auto& [memory, part, ticket] = launched.pieces_.front();
+  auto& [memory, staged, begin, ticket] = launched.pieces_.front();
   ranks_.wait(ticket);
-  part.copy_(staged(memory, part));
+  const bool scatters = launched.part_.defined();
+  const at::Tensor& results = scatters ? launched.part_ : launched.numbers_;
+  const std::int64_t first = scatters ? ranks_.rank() * results.numel() : 0;
+  const std::int64_t from = std::max(first, begin);
+  const std::int64_t length = std::min(first + results.numel(), begin + staged.numel()) - from;
+  if (length > 0)
+    results.narrow(0, from - first, length).copy_(staged.narrow(0, from - begin, length));
   keep_staging(std::move(memory));
   launched.pieces_.pop_front();
 }
@@ -181,10 +204,16 @@ void TensorVerbs::all_reduce(const at::Tensor& tensor, Reduction reduction,
                              const OperationName& name) {
   const at::NoGradGuard no_grad;
   Launched launched = prepare(tensor, reduction, name);
+  launch_and_take_all(launched);
+  wait(launched);
+}
+
+// A large tensor travels in pieces, few at a time.
+void TensorVerbs::launch_and_take_all(Launched& launched) {
   while (launch_piece(launched)) {
     if (launched.pieces_.size() == kPiecesUnderWay) wait_for_piece(launched);
   }
-  wait(launched);
+  while (!launched.pieces_.empty()) wait_for_piece(launched);
 }
 
 std::vector<at::Tensor> TensorVerbs::all_gather(const at::Tensor& tensor,
@@ -213,10 +242,14 @@ at::Tensor TensorVerbs::reduce_scatter(const at::Tensor& tensor, Reduction reduc
   if (tensor.dim() == 0 || tensor.size(0) % ranks != 0)
     refuse("reduce_scatter",
            fmt::format("{} cannot be cut into {} parts of rows", description(tensor), ranks));
-  const at::Tensor all = plain(tensor).clone();
-  all_reduce(all, reduction, name);
-  const std::int64_t rows = tensor.size(0) / ranks;
-  return all.narrow(0, ranks_.rank() * rows, rows).clone();
+  const at::NoGradGuard no_grad;
+  Launched launched = prepare(plain(tensor), reduction, name);
+  std::vector<std::int64_t> sizes = tensor.sizes().vec();
+  sizes[0] /= ranks;
+  const at::Tensor result = at::empty(sizes, launched.row_.options());
+  launched.part_ = (result.is_complex() ? at::view_as_real(result) : result).view({-1});
+  launch_and_take_all(launched);
+  return result;
 }
 
 void TensorVerbs::broadcast(const at::Tensor& tensor, int root, const OperationName& name) {

@@ -42,13 +42,15 @@ class TensorVerbs {
    private:
     friend class TensorVerbs;
     struct Piece {
-      at::Tensor memory;  // of the collective, from staging_
-      at::Tensor part;    // of numbers_: what was copied into it
+      at::Tensor memory;   // of the collective, from staging_
+      at::Tensor staged;   // its beginning, with this piece's numbers
+      std::int64_t begin;  // of the piece in numbers_
       Ticket ticket;
     };
     at::Tensor tensor_;   // the program's; undefined: nothing to wait for
     at::Tensor row_;      // its elements in a row: the same memory, or a copy
     at::Tensor numbers_;  // the same as real numbers
+    at::Tensor part_;     // of a reduce_scatter: numbers of the result; else undefined
     Reduction reduction_ = Reduction::kSum;
     OperationName name_;
     std::int64_t launched_ = 0;  // numbers
@@ -90,6 +92,8 @@ class TensorVerbs {
   void check_peer(int peer, const char* verb) const;
   Launched prepare(const at::Tensor& tensor, Reduction reduction, const OperationName& name);
   bool launch_piece(Launched& launched);
+  Ticket launch(const Launched& launched, Flat flat, std::int64_t begin);
+  void launch_and_take_all(Launched& launched);
   void wait_for_piece(Launched& launched);
   at::Tensor take_staging(std::size_t bytes);
   void keep_staging(at::Tensor memory);

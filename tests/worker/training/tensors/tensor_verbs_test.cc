@@ -162,6 +162,18 @@ TEST(TensorVerbs, GatherScatterBroadcastAndSend) {
     EXPECT_TRUE(
         at::equal(part, 6 * torch::arange(12, torch::kInt).view({6, 2}).narrow(0, 2 * rank, 2)));
 
+    // Large enough for several pieces, whose ends lie inside of a part. The tensor stays as it is.
+    const at::Tensor wide = torch::full({3, 3'000'017}, rank + 1, torch::kDouble);
+    wide.select(1, 3'000'016).fill_(rank + 10);
+    const at::Tensor row = verbs.reduce_scatter(wide);
+    EXPECT_TRUE(
+        at::equal(row.narrow(1, 0, 3'000'016), torch::full({1, 3'000'016}, 6.0, torch::kDouble)));
+    EXPECT_EQ(row[0][3'000'016].item<double>(), 33.0);
+    EXPECT_EQ(wide[0][0].item<double>(), rank + 1);
+    const at::Tensor complex = torch::full({3, 2}, c10::complex<double>(rank, 1));
+    EXPECT_TRUE(
+        at::equal(verbs.reduce_scatter(complex), torch::full({1, 2}, c10::complex<double>(3, 3))));
+
     const at::Tensor turned = torch::full({2, 3}, rank).t();
     verbs.broadcast(turned, 1);
     EXPECT_TRUE(at::equal(turned, torch::ones({3, 2}, torch::kLong)));
