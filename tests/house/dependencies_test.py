@@ -67,7 +67,7 @@ MAY_INCLUDE = {
     "worker/training/replicas": set(),
     "worker/training/norm": {"worker/collective/core", "worker/training/tensors"},
     "worker/training/zero": {"worker/collective/core", "worker/training/join", "worker/training/tensors", "worker/training/data_parallel", "worker/collective/kernels/ring_order.h"},
-    "worker/training/sharded": {"worker/collective/core", "worker/training/data_parallel", "worker/training/tensors", "worker/training/zero/owned_sums.h"},
+    "worker/training/sharded": {"worker/collective/core", "worker/training/data_parallel", "worker/training/tensors"},
     "worker/startup/init_method": {"proto", "base/net", "store"},
     "worker/startup": {"proto", "base/net", "store", "worker/startup/init_method", "worker/collective/core", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical", "worker/collective/nccl"},
     "worker/data": {"proto"},

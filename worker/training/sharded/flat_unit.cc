@@ -67,6 +67,14 @@ FlatUnit::FlatUnit(std::string name, std::vector<NamedTensor> parameters, int ra
   }
 }
 
+std::vector<Part> FlatUnit::parts() const {
+  std::vector<Part> parts;
+  for (const FlatRange& shard : layout_.shards())
+    parts.push_back({static_cast<int>(parts.size()), static_cast<std::size_t>(shard.begin),
+                     static_cast<std::size_t>(shard.end)});
+  return parts;
+}
+
 at::Tensor FlatUnit::flat_in(std::byte* memory) const {
   return at::from_blob(memory, {layout_.length()}, nothing_.options());
 }

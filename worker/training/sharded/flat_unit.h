@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/collective/core/collective.h"
 #include "worker/training/data_parallel/module_state.h"
 #include "worker/training/sharded/unit_layout.h"
 
@@ -27,6 +28,7 @@ class FlatUnit {
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const UnitLayout& layout() const { return layout_; }
   FlatRange shard_of(int rank) const { return layout_.shards()[static_cast<std::size_t>(rank)]; }
+  std::vector<Part> parts() const;  // the shards
   at::Device device() const { return parameters_.front().tensor.device(); }
   std::size_t bytes() const { return static_cast<std::size_t>(layout_.length()) * element_bytes_; }
   at::TensorOptions options() const { return nothing_.options(); }  // type and device

@@ -16,22 +16,13 @@ std::int64_t largest_bytes(const std::vector<FlatUnit>& units) {
   return static_cast<std::int64_t>(most);
 }
 
-std::vector<OwnedRange> ranges_of(const FlatUnit& unit) {
-  std::vector<OwnedRange> ranges;
-  int owner = 0;
-  for (const FlatRange& shard : unit.layout().shards())
-    ranges.push_back({owner++, shard.begin, shard.end});
-  return ranges;
-}
-
 }  // namespace
 
 ShardSums::ShardSums(std::vector<FlatUnit>& units, Collective& ranks)
     : units_(units),
       ranks_(ranks),
       memory_(
-          allocate_tensor(largest_bytes(units), units.front().options().dtype(at::kByte), ranks)),
-      sums_(ranks) {
+          allocate_tensor(largest_bytes(units), units.front().options().dtype(at::kByte), ranks)) {
   for (const FlatUnit& unit : units)
     gradients_.push_back(at::empty({unit.shard_of(ranks.rank()).length()}, unit.options()));
 }
@@ -47,8 +38,12 @@ void ShardSums::fill(std::size_t unit) {
 void ShardSums::sum(std::size_t unit, const at::Tensor& shard) {
   const at::NoGradGuard no_grad;
   const at::Tensor flat = flat_of(units_[unit]);
-  sums_.sum(flat, ranges_of(units_[unit]));
   const FlatRange mine = units_[unit].shard_of(ranks_.rank());
+  Flat gradients = worker::flat_of(flat);
+  gradients.name = units_[unit].name();
+  ranks_.wait(ranks_.launch_reduce_scatter(gradients, units_[unit].parts(), Reduction::kSum));
+  bytes_ += static_cast<std::size_t>(mine.length()) * units_[unit].element_bytes() *
+            static_cast<std::size_t>(ranks_.world_size() - 1);
   const at::Tensor sum = flat.narrow(0, mine.begin, mine.length());
   at::Tensor& gradient = shard.mutable_grad();
   if (gradient.defined())

@@ -10,7 +10,6 @@
 
 #include "worker/collective/core/collective.h"
 #include "worker/training/sharded/flat_unit.h"
-#include "worker/training/zero/owned_sums.h"
 
 namespace ddprun::worker {
 
@@ -27,7 +26,7 @@ class ShardSums {
   void sum(std::size_t unit, const at::Tensor& shard);
 
   // Bytes that this rank has got from the others.
-  std::uint64_t bytes() const { return sums_.bytes(); }
+  std::uint64_t bytes() const { return bytes_; }
 
  private:
   at::Tensor flat_of(const FlatUnit& unit) const;
@@ -36,7 +35,7 @@ class ShardSums {
   Collective& ranks_;
   at::Tensor memory_;
   std::vector<at::Tensor> gradients_;  // of the shards
-  OwnedSums sums_;
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace ddprun::worker

@@ -109,9 +109,9 @@ ShardedParallel::ShardedParallel(std::shared_ptr<torch::nn::Module> module, Coll
   verify_same_model(parameters_of(*module_), ranks);
   broadcast_values(buffers_of(*module_), ranks);
   add_hooks();  // while the parameters have their sizes: gradients are compared with them
-  units_ = make_shared_units(flat_, ranks);
+  units_ = make_single_copy_units(flat_, ranks);
   shares_memory_ = units_ != nullptr;
-  if (!shares_memory_) units_ = make_sent_units(flat_, ranks);
+  if (!shares_memory_) units_ = make_sharded_units(flat_, ranks);
   ::malloc_trim(0);  // the whole model was here
   self_ = std::make_shared<ShardedParallel*>(this);
   note_versions();

@@ -1,6 +1,6 @@
-// The parameters, gradients and shards of all units, and their moves. shared_units.cc is for ranks
-// that share memory, sent_units.cc for others. All ranks call the same functions in the same order,
-// from one thread.
+// The parameters, gradients and shards of all units, and their moves. single_copy_units.cc is for
+// ranks that share memory, sharded_units.cc for others. All ranks call the same functions in the
+// same order, from one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,7 +49,7 @@ class Units {
 
 // Both take rank 0's values of the units. All ranks must call them; `units` and `ranks` must
 // outlive the result. Null, on all ranks: they share no memory.
-std::unique_ptr<Units> make_shared_units(std::vector<FlatUnit>& units, Collective& ranks);
-std::unique_ptr<Units> make_sent_units(std::vector<FlatUnit>& units, Collective& ranks);
+std::unique_ptr<Units> make_single_copy_units(std::vector<FlatUnit>& units, Collective& ranks);
+std::unique_ptr<Units> make_sharded_units(std::vector<FlatUnit>& units, Collective& ranks);
 
 }  // namespace ddprun::worker

@@ -26,9 +26,9 @@ at::DataPtr kept_by(const MemoryRow& row, std::byte* memory, at::Device device) 
   return {memory, owner, release, device};
 }
 
-class SharedUnits final : public Units {
+class SingleCopyUnits final : public Units {
  public:
-  SharedUnits(std::vector<FlatUnit>& units, Collective& ranks, const MemoryRow& row)
+  SingleCopyUnits(std::vector<FlatUnit>& units, Collective& ranks, const MemoryRow& row)
       : ranks_(ranks), sums_(units, ranks) {
     std::byte* memory = row.begin;
     for (FlatUnit& unit : units) {
@@ -75,12 +75,12 @@ class SharedUnits final : public Units {
 
 }  // namespace
 
-std::unique_ptr<Units> make_shared_units(std::vector<FlatUnit>& units, Collective& ranks) {
+std::unique_ptr<Units> make_single_copy_units(std::vector<FlatUnit>& units, Collective& ranks) {
   std::size_t bytes = 0;
   for (const FlatUnit& unit : units) bytes += place_bytes(unit);
   const MemoryRow row = make_memory_row(bytes, ranks);
   if (row.begin == nullptr) return nullptr;
-  return std::make_unique<SharedUnits>(units, ranks, row);
+  return std::make_unique<SingleCopyUnits>(units, ranks, row);
 }
 
 }  // namespace ddprun::worker

@@ -2,7 +2,6 @@
 // parameters are needed. One thread does all of that, beside the training, with a collective of its
 // own. So the program's verbs, and those of its modules, may come at any time.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -12,13 +11,14 @@
 #include "worker/training/sharded/shard_sums.h"
 #include "worker/training/sharded/task_queue.h"
 #include "worker/training/sharded/units.h"
+#include "worker/training/tensors/summable.h"
 
 namespace ddprun::worker {
 namespace {
 
-class SentUnits final : public Units {
+class ShardedUnits final : public Units {
  public:
-  SentUnits(std::vector<FlatUnit>& units, Collective& ranks)
+  ShardedUnits(std::vector<FlatUnit>& units, Collective& ranks)
       : units_(units),
         ranks_(ranks.split(0, ranks.rank())),
         sums_(units, *ranks_),
@@ -26,7 +26,7 @@ class SentUnits final : public Units {
     for (FlatUnit& unit : units) take_shard(unit, ranks);
   }
   // The model lives longer than the memory that its parameters are gathered in.
-  ~SentUnits() override {
+  ~ShardedUnits() override {
     for (FlatUnit& unit : units_)
       if (unit.is_placed()) unit.remove();
   }
@@ -92,11 +92,14 @@ class SentUnits final : public Units {
     unused_.push_back(memory);
   }
 
+  // The collective's thread is idle while it allocates: all ranks do so between the same tasks.
   at::Tensor take_memory() {
     if (unused_.empty()) {
       std::size_t most = 0;
       for (const FlatUnit& unit : units_) most = std::max(most, unit.bytes());
-      return at::empty({static_cast<std::int64_t>(most)}, at::kByte);
+      queue_.wait_for_all();
+      return allocate_tensor(static_cast<std::int64_t>(most), at::TensorOptions(at::kByte),
+                             *ranks_);
     }
     at::Tensor memory = std::move(unused_.back());
     unused_.pop_back();
@@ -109,13 +112,11 @@ class SentUnits final : public Units {
     auto* const bytes = static_cast<std::byte*>(memory.data_ptr());
     const FlatRange mine = unit.shard_of(ranks_->rank());
     unit.flat_in(bytes).narrow(0, mine.begin, mine.length()).copy_(shards_[index].detach());
-    int root = 0;
-    for (const FlatRange& shard : unit.layout().shards()) {
-      const auto length = static_cast<std::size_t>(shard.length()) * unit.element_bytes();
-      const auto begin = static_cast<std::size_t>(shard.begin) * unit.element_bytes();
-      if (length > 0) ranks_->broadcast({bytes + begin, length, Dtype::kUInt8, unit.name()}, root);
-      if (root++ != ranks_->rank()) gathered_bytes_ += length;
-    }
+    Flat flat = flat_of(unit.flat_in(bytes));
+    flat.name = unit.name();
+    ranks_->wait(ranks_->launch_all_gather(flat, unit.parts()));
+    gathered_bytes_ +=
+        unit.bytes() - static_cast<std::size_t>(mine.length()) * unit.element_bytes();
   }
 
   std::vector<FlatUnit>& units_;
@@ -131,8 +132,8 @@ class SentUnits final : public Units {
 
 }  // namespace
 
-std::unique_ptr<Units> make_sent_units(std::vector<FlatUnit>& units, Collective& ranks) {
-  return std::make_unique<SentUnits>(units, ranks);
+std::unique_ptr<Units> make_sharded_units(std::vector<FlatUnit>& units, Collective& ranks) {
+  return std::make_unique<ShardedUnits>(units, ranks);
 }
 
 }  // namespace ddprun::worker
