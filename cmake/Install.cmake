@@ -66,7 +66,7 @@ set(_headers
   worker/collective/core/operation_ring.h worker/training/comm_hooks/comm_hooks.h worker/training/comm_hooks/power_sgd.h worker/training/amp/autocast.h worker/training/amp/loss_scaler.h worker/training/amp/master_weights.h worker/training/replicas/replicas.h worker/data/distributed_sampler.h
   worker/data/batch_loader.h worker/data/ordered_prefetch.h worker/data/tensor_batch.h examples/readers/csv_table.h examples/readers/file_text.h
   worker/training/averages/parameter_index.h worker/training/norm/sync_batch_norm.h worker/training/join/join.h worker/training/join/join_round.h worker/training/join/joinable.h worker/training/zero/zero_optimizer.h
-  worker/training/zero/optimizers.h worker/training/zero/shards.h worker/training/zero/owned_sums.h worker/training/zero/partition.h worker/training/sharded/sharded_parallel.h worker/training/sharded/flat_unit.h worker/training/sharded/unit_layout.h
+  worker/training/zero/optimizers.h worker/training/zero/shards.h worker/training/zero/partition.h worker/training/sharded/sharded_parallel.h worker/training/sharded/flat_unit.h worker/training/sharded/unit_layout.h
   worker/training/sharded/unit_order.h worker/training/sharded/units.h
   examples/readers/image.h examples/readers/image_folder.h examples/readers/labelled_images.h examples/readers/text_folder.h
   worker/training/data_parallel/bucket.h worker/training/data_parallel/data_parallel.h worker/training/data_parallel/log_record.h worker/training/data_parallel/module_state.h

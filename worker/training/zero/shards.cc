@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "worker/collective/core/memory_row.h"
 #include "worker/collective/core/require_same.h"
+#include "worker/training/tensors/summable.h"
 #include "worker/training/tensors/tensor_verbs.h"
 #include "worker/training/tensors/wrapped_number.h"
 
@@ -52,8 +53,7 @@ at::Tensor place_for(const at::Tensor& parameter, std::byte* data,
 Shards::Shards(std::vector<std::vector<at::Tensor>> groups, Collective& ranks)
     : groups_(std::move(groups)),
       ranks_(ranks),
-      owners_(partition(counts_of(groups_), ranks.world_size())),
-      sums_(ranks) {
+      owners_(partition(counts_of(groups_), ranks.world_size())) {
   check_alike();
   move_parameters();
 }
@@ -92,7 +92,7 @@ void Shards::move_parameters() {
         end += aligned(parameter.nbytes());
       }
     }
-    ranges_.push_back({begin, end});
+    parts_.push_back({rank, begin, end});
   }
   memory_ = ranks_.allocate(end);
   for (auto& [parameter, offset] : at_bytes) {
@@ -123,7 +123,7 @@ Shards::~Shards() {
 }
 
 void Shards::use_one_copy() {
-  const std::size_t bytes = ranges_.back().end;
+  const std::size_t bytes = parts_.back().end;
   const Flat all{memory_.get(), bytes, Dtype::kUInt8, "parameters"};
   if (ranks_.world_size() == 1 || bytes == 0 || has_one_copy()) return;
   check_places();
@@ -178,44 +178,45 @@ void Shards::share() {
   if (ranks_.world_size() == 1) return;
   check_places();
   if (has_one_copy()) return ranks_.barrier();  // the owners have stepped
-  const Flat all{memory_.get(), ranges_.back().end, Dtype::kUInt8, "parameters of an owner"};
-  const bool shared = all.count > 0 && ranks_.memory_of(all, ranks_.rank()) != nullptr;
-  if (shared) ranks_.barrier();  // the owners have stepped
-  for (int owner = 0; owner < ranks_.world_size(); ++owner) {
-    const auto [begin, end] = ranges_[static_cast<std::size_t>(owner)];
-    if (begin == end) continue;
-    if (owner != ranks_.rank()) parameter_bytes_ += end - begin;
-    if (!shared)
-      ranks_.broadcast({memory_.get() + begin, end - begin, Dtype::kUInt8, all.name}, owner);
-    else if (owner != ranks_.rank())
-      std::memcpy(memory_.get() + begin, ranks_.memory_of(all, owner) + begin, end - begin);
+  const Flat all{memory_.get(), parts_.back().end, Dtype::kUInt8, "parameters of all owners"};
+  ranks_.wait(ranks_.launch_all_gather(all, parts_));
+  for (const Part& part : parts_) {
+    if (part.owner != ranks_.rank()) traffic_.parameters += part.end - part.begin;
   }
-  if (shared) ranks_.barrier();  // nobody reads this rank's any more
 }
 
-std::vector<OwnedRange> Shards::ranges_of(const Bucket& bucket) const {
-  std::vector<OwnedRange> ranges;
-  std::int64_t begin = 0;
+std::vector<Part> Shards::parts_of(const Bucket& bucket) const {
+  std::vector<Part> parts;
+  std::size_t begin = 0;
   for (const at::Tensor& parameter : bucket.parameters()) {
     const auto place = places_.find(parameter.unsafeGetTensorImpl());
     if (place == places_.end())
       throw std::runtime_error(
           "ZeroOptimizer: reduce_scatter() needs all parameters of the DataParallel in the "
           "optimizer");
-    const std::int64_t end = begin + parameter.numel() * (parameter.is_complex() ? 2 : 1);
-    ranges.push_back({place->second.owner, begin, end});
+    const auto numbers = static_cast<std::size_t>(parameter.numel());
+    const std::size_t end = begin + numbers * (parameter.is_complex() ? 2 : 1);
+    parts.push_back({place->second.owner, begin, end});
     begin = end;
   }
-  return ranges;
+  return parts;
 }
 
 // The factor is that of gradients that travel without a hook.
 CommHook Shards::hook() {
   return [this](Bucket& bucket, Collective& /*ranks*/) {
-    const at::Tensor factor = wrapped_number(1.0 / ranks_.world_size());
-    bucket.then([this, factor, buffer = bucket.buffer(), ranges = ranges_of(bucket)] {
-      sums_.sum(buffer, ranges, factor);
-    });
+    const std::vector<Part> parts = parts_of(bucket);
+    if (ranks_.world_size() == 1) return;
+    bucket.buffer().mul_(wrapped_number(1.0 / ranks_.world_size()));
+    Flat flat = flat_of(bucket.buffer());
+    flat.name = name_of_bucket(bucket.index());
+    const Ticket sum = ranks_.launch_reduce_scatter(flat, parts, Reduction::kSum);
+    bucket.then([this, sum] { ranks_.wait(sum); });
+    const auto others = static_cast<std::size_t>(ranks_.world_size()) - 1;
+    for (const Part& part : parts) {
+      if (part.owner == ranks_.rank())
+        traffic_.gradients += (part.end - part.begin) * size_of(flat.dtype) * others;
+    }
   };
 }
 

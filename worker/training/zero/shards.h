@@ -13,7 +13,6 @@
 
 #include "worker/collective/core/collective.h"
 #include "worker/training/data_parallel/bucket.h"
-#include "worker/training/zero/owned_sums.h"
 #include "worker/training/zero/partition.h"
 
 namespace ddprun::worker {
@@ -55,33 +54,28 @@ class Shards {
   CommHook hook();
 
   Collective& ranks() const { return ranks_; }
-  ZeroTraffic traffic() const { return {sums_.bytes(), parameter_bytes_}; }
+  ZeroTraffic traffic() const { return traffic_; }
 
  private:
   struct Place {
     int owner;
     std::byte* data;
   };
-  struct Range {
-    std::size_t begin;
-    std::size_t end;
-  };
 
   void check_alike() const;
   void move_parameters();
   void check_places() const;
   bool has_one_copy() const { return one_copy_ != nullptr; }
-  std::vector<OwnedRange> ranges_of(const Bucket& bucket) const;
+  std::vector<Part> parts_of(const Bucket& bucket) const;
 
   std::vector<std::vector<at::Tensor>> groups_;
   Collective& ranks_;
   std::vector<Owners> owners_;
   std::unordered_map<const at::TensorImpl*, Place> places_;
-  std::vector<Range> ranges_;            // of memory_, by owner
+  std::vector<Part> parts_;              // of memory_, in bytes: one of each owner
   std::shared_ptr<std::byte> memory_;    // of this rank; null with one copy
   std::shared_ptr<std::byte> one_copy_;  // of all ranks of the host
-  OwnedSums sums_;
-  std::uint64_t parameter_bytes_ = 0;
+  ZeroTraffic traffic_;
 };
 
 // The optimizer's state as bytes, and back: momenta, counts of steps and options.

@@ -81,42 +81,6 @@ TEST(ZeroOptimizer, EndsAsOneOptimizerOverTcp) {
   });
 }
 
-// The bits of all-reduce: large enough for several chunks and blocks, in types that round in their
-// own way.
-TEST(OwnedSums, HaveTheBitsOfAnAllReduce) {
-  for (const int ranks : {2, 3, 4}) {
-    run_torch_ranks(ranks, [ranks](Collective& collective) {
-      PassingCollective sends(collective);
-      for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
-        for (Collective* each : {static_cast<Collective*>(&sends), &collective}) {
-          constexpr std::int64_t kNumbers = 300'001;
-          torch::manual_seed(collective.rank());
-          const at::Tensor buffer = allocate_tensor(kNumbers, at::TensorOptions(type), *each);
-          buffer.copy_(torch::randn({kNumbers}));
-          // As DataParallel's: it rounds to the type.
-          const at::Tensor factor = wrapped_number(1.0 / ranks);
-          const at::Tensor all = buffer.mul(factor);
-          const at::Tensor before = buffer.clone();
-          TensorVerbs(*each).all_reduce(all);
-          std::vector<OwnedRange> ranges;
-          for (std::int64_t begin = 0; begin < kNumbers; begin += 70'000) {
-            const int owner = static_cast<int>(begin / 70'000) % collective.world_size();
-            ranges.push_back({owner, begin, std::min(kNumbers, begin + 70'000)});
-          }
-          OwnedSums(*each).sum(buffer, ranges, factor);
-          for (const OwnedRange& range : ranges) {
-            const auto part = [&](const at::Tensor& of) {
-              return of.narrow(0, range.begin, range.end - range.begin);
-            };
-            EXPECT_TRUE(
-                torch::equal(part(buffer), part(range.owner == collective.rank() ? all : before)));
-          }
-        }
-      }
-    });
-  }
-}
-
 void expect_no_more_than_the_formula(Collective& ranks, bool one_copy) {
   auto net = layered_net(200);
   DataParallel parallel(net.ptr(), ranks);
