@@ -111,7 +111,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                   .detailed_exit_codes = config_.detailed_exit_codes,
                   .hostname = hostname_}),
       consoles_(loop, STDOUT_FILENO, STDERR_FILENO, config_.called),
-      workers_(loop, config_, consoles_, hostname_, start.ignored_signals,
+      workers_(loop, config_, consoles_, {hostname_, start.ignored_signals},
                [this](int local_rank, Time noticed) { worker_is_dying(local_rank, noticed); }),
       reporter_(loop,
                 {config_, lifecycle_, workers_.files(), consoles_,

@@ -12,16 +12,15 @@
 namespace ddprun::agent {
 
 WorkerGroup::WorkerGroup(asio::io_context& loop, const AgentConfig& config, Consoles& consoles,
-                         std::string hostname, const std::vector<int>& ignored_signals,
-                         DyingHandler dying)
+                         AtStart at_start, DyingHandler dying)
     : config_(config),
-      children_(ignored_signals),
+      children_(at_start.ignored_signals),
       containment_(config.job_cookie),
       standbys_(
           loop, config, children_, [this] { return containment_.standby_cgroup(); },
           std::move(dying)),
       pipes_(loop),
-      files_(config, logs_, pipes_, consoles, std::move(hostname)) {
+      files_(config, logs_, pipes_, consoles, std::move(at_start.hostname)) {
   // The agent may need many descriptors: each connection to the store costs one. Workers get the
   // user's own limit back: select() fails on descriptors above 1023.
   children_.give_workers(raise_descriptor_limit());

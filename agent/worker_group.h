@@ -28,11 +28,16 @@ namespace ddprun::agent {
 
 class WorkerGroup {
  public:
-  // `config` and `consoles` must outlive this object. `ignored_signals` were ignored when ddprun
-  // was started; workers ignore them too. Raises this process's limit of open files.
+  // The facts that ddprun found when it was started.
+  struct AtStart {
+    std::string hostname;
+    std::vector<int> ignored_signals;  // workers ignore them too
+  };
+
+  // `config` and `consoles` must outlive this object. Raises this process's limit of open files.
   // `dying`: as Standbys takes it.
   WorkerGroup(asio::io_context& loop, const AgentConfig& config, Consoles& consoles,
-              std::string hostname, const std::vector<int>& ignored_signals, DyingHandler dying);
+              AtStart at_start, DyingHandler dying);
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
   WorkerGroup(WorkerGroup&&) = delete;

@@ -140,6 +140,25 @@ std::variant<CtlFlags, CtlAnswer, CtlUsageError> read_flags(const std::vector<st
   return given;
 }
 
+std::optional<CtlUsageError> set_command(CtlOptions& options, const CtlFlags& given) {
+  const Command* found = nullptr;
+  for (const Command& command : kCommands) {
+    if (command.name == given.operands.front()) found = &command;
+  }
+  if (found == nullptr)
+    return usage(
+        fmt::format("{}: expected one of jobs, status, nodes, drain, resize, stop and wait",
+                    given.operands.front()));
+  options.command = found->command;
+  const std::size_t operands = given.operands.size() - 1;
+  if (operands < found->fewest || operands > found->most)
+    return usage(fmt::format("{} takes {}, not {} operand(s)", found->name,
+                             found->operands.empty() ? "no operand" : found->operands, operands));
+  if (given.deadline && options.command != CtlCommand::kDrain)
+    return usage("--deadline is for drain only");
+  return std::nullopt;
+}
+
 std::optional<CtlUsageError> set_verb(CtlOptions& options, const CtlFlags& given) {
   const std::vector<std::string>& words = given.operands;
   if (words.size() > 1) options.question.job = words[1];
@@ -199,21 +218,7 @@ std::variant<CtlOptions, CtlAnswer, CtlUsageError> parse_ctl(const std::vector<s
     return usage("no command: expected jobs, status, nodes, drain, resize, stop or wait");
   if (const auto missing = missing_tls_flag(given.tls); !missing.empty()) return usage(missing);
   CtlOptions options{.token_file = given.token_file, .tls = given.tls, .json = given.json};
-  const Command* found = nullptr;
-  for (const Command& command : kCommands) {
-    if (command.name == given.operands.front()) found = &command;
-  }
-  if (found == nullptr)
-    return usage(
-        fmt::format("{}: expected one of jobs, status, nodes, drain, resize, stop and wait",
-                    given.operands.front()));
-  options.command = found->command;
-  const std::size_t operands = given.operands.size() - 1;
-  if (operands < found->fewest || operands > found->most)
-    return usage(fmt::format("{} takes {}, not {} operand(s)", found->name,
-                             found->operands.empty() ? "no operand" : found->operands, operands));
-  if (given.deadline && options.command != CtlCommand::kDrain)
-    return usage("--deadline is for drain only");
+  if (auto wrong = set_command(options, given)) return *wrong;
   if (auto wrong = set_verb(options, given)) return *wrong;
   if (auto wrong = set_endpoint(options, given, env)) return *wrong;
   return options;

@@ -62,7 +62,7 @@ exit codes: 0 told to end; 1 it could not serve; 2 usage error
 )";
 
 constexpr int kMaxCount = 1'000'000;
-constexpr std::size_t kMaxConfigBytes = 64 * 1024;
+constexpr std::size_t kMaxConfigBytes = std::size_t{64} * 1024;
 
 enum Setting {
   kSetListen = 256,
@@ -204,7 +204,7 @@ Result<void> set(DaemonOptions& options, int setting, const std::string& text) {
     case kSetMaxAllNodes:
       return to(limits.nodes, count(text, 1, kMaxCount));
     case kSetMaxMemory: {
-      const auto set_to = to(limits.memory_bytes, count(text, 1, std::numeric_limits<int>::max()));
+      auto set_to = to(limits.memory_bytes, count(text, 1, std::numeric_limits<int>::max()));
       if (set_to) limits.memory_bytes <<= 20;
       return set_to;
     }
@@ -240,6 +240,17 @@ std::string shown(int setting, const std::string& text) {
   return setting == kSetEtcdConf ? hide_passwords(std::move(line)) : line;
 }
 
+// Returns the setting of a key of the file; 0: there is none.
+int setting_of(const std::string& key) {
+  int setting = 0;
+  for (const option& flag : kDaemonFlags) {
+    if (flag.name != nullptr && flag.val <= kSetMaxEnded && flag.val >= kSetListen &&
+        as_key(flag.name) == key)
+      setting = flag.val;
+  }
+  return setting;
+}
+
 std::optional<DaemonUsageError> set_from_file(DaemonOptions& options, const std::string& path,
                                               ReadConfig read) {
   const auto text = read(path);
@@ -247,12 +258,7 @@ std::optional<DaemonUsageError> set_from_file(DaemonOptions& options, const std:
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   if (!json.is_object()) return refused(fmt::format("--config={}: expected a JSON object", path));
   for (const auto& [key, value] : json.items()) {
-    int setting = 0;
-    for (const option& flag : kDaemonFlags) {
-      if (flag.name != nullptr && flag.val <= kSetMaxEnded && flag.val >= kSetListen &&
-          as_key(flag.name) == key)
-        setting = flag.val;
-    }
+    const int setting = setting_of(key);
     if (setting == 0)
       return refused(fmt::format("--config={}: {}: no such setting", path, on_one_line(key)));
     // Lists and objects are no value of any, and may be nested as deep as they like.

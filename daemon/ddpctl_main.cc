@@ -96,6 +96,31 @@ rendezvous::ControlAnswer ask_one(const CtlOptions& options, const CtlEndpoint& 
   }
 }
 
+// The answers of several daemons that were asked one after another.
+struct DaemonAnswers {
+  std::optional<rendezvous::ControlAnswer> answer;  // of the one that leads
+  std::size_t by_tls = 0;                           // so many do not fit in TLS
+  std::string text;                                 // why the others gave none
+};
+
+DaemonAnswers ask_each(const CtlOptions& options, const std::string& token, CtlWaiting& waiting) {
+  using rendezvous::ControlOutcome;
+  DaemonAnswers asked;
+  for (const CtlEndpoint& endpoint : options.endpoints) {
+    auto answer = ask_one(options, endpoint, token);
+    const bool is_tls = answer.outcome == ControlOutcome::kTls;
+    if (!is_tls && answer.outcome != ControlOutcome::kUnreachable) {
+      asked.answer = std::move(answer);
+      return asked;
+    }
+    asked.by_tls += is_tls ? 1 : 0;
+    const std::string why = fmt::format("{}:{}: {}", endpoint.host, endpoint.port, answer.text);
+    waiting.note(why);
+    asked.text += (asked.text.empty() ? "" : "; ") + why;
+  }
+  return asked;
+}
+
 // Asks the one daemon, or of several the one that leads. While they elect one, none does: then they
 // are asked again. Asking again mends no certificate.
 rendezvous::ControlAnswer ask(const CtlOptions& options, const std::string& token,
@@ -105,23 +130,13 @@ rendezvous::ControlAnswer ask(const CtlOptions& options, const std::string& toke
   using rendezvous::ControlOutcome;
   for (;;) {
     const auto began = std::chrono::steady_clock::now();
-    std::string text;
-    std::size_t by_tls = 0;
-    for (const CtlEndpoint& endpoint : options.endpoints) {
-      auto answer = ask_one(options, endpoint, token);
-      const bool is_tls = answer.outcome == ControlOutcome::kTls;
-      if (!is_tls && answer.outcome != ControlOutcome::kUnreachable) return answer;
-      by_tls += is_tls ? 1 : 0;
-      const std::string why = fmt::format("{}:{}: {}", endpoint.host, endpoint.port, answer.text);
-      waiting.note(why);
-      text += (text.empty() ? "" : "; ") + why;
-    }
+    DaemonAnswers asked = ask_each(options, token, waiting);
+    if (asked.answer) return *std::move(asked.answer);
     // One of them let us wait for long, and leads no more.
     const auto now = std::chrono::steady_clock::now();
     if (now - began >= kWaitTurn) until = now + kElectionLimit;
-    if (by_tls == options.endpoints.size()) return {ControlOutcome::kTls, text};
-    if (now >= until)
-      return {by_tls > 0 ? ControlOutcome::kTls : ControlOutcome::kUnreachable, text};
+    const auto outcome = asked.by_tls > 0 ? ControlOutcome::kTls : ControlOutcome::kUnreachable;
+    if (asked.by_tls == options.endpoints.size() || now >= until) return {outcome, asked.text};
     boost::asio::io_context loop;
     boost::asio::steady_timer(loop, kAskAgain).wait();
   }

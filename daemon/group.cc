@@ -45,7 +45,7 @@ std::string text_of(const Leader& leader) {
 
 }  // namespace
 
-Group::Group(asio::io_context& loop, GroupOptions options, Handlers handlers)
+Group::Group(asio::io_context& loop, const GroupOptions& options, Handlers handlers)
     : loop_(loop),
       self_(options.self),
       handlers_(std::move(handlers)),

@@ -35,9 +35,10 @@ class Group {
   };
 
   // `loop` must outlive it.
-  Group(asio::io_context& loop, GroupOptions options, Handlers handlers);
+  Group(asio::io_context& loop, const GroupOptions& options, Handlers handlers);
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
+  ~Group() = default;
 
   // Whether this process leads beyond doubt, and knows all jobs.
   bool leads() const { return is_ready_ && election_.may_grant(); }

@@ -13,6 +13,7 @@ Result<ParsedWords> sort_words(std::vector<std::string> words, std::span<const o
   ::optind = 0;  // getopt(3): begins anew
   ::opterr = 0;
   for (;;) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): at start there is one thread
     const int value =
         ::getopt_long(static_cast<int>(words.size()), argv.data(), "h", flags.data(), nullptr);
     if (value < 0) break;

@@ -89,7 +89,7 @@ asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
   for (const auto& address : *found) endpoint_addresses_.push_back(address.to_string());
   std::vector<asio::ip::address> own;
   std::copy_if(found->begin(), found->end(), std::back_inserter(own), is_local_address);
-  std::ranges::stable_partition(own, [](const auto& one) { return !one.is_loopback(); });
+  std::stable_partition(own.begin(), own.end(), [](const auto& one) { return !one.is_loopback(); });
   const asio::ip::address address = own.empty() ? found->front() : own.front();
   listens_everywhere_ = own.size() > 1;
   const bool is_name = address.to_string() != plan_.host && plan_.host != "localhost";
@@ -337,10 +337,12 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
          .lease_moved = workers_until_},
         std::move(on_message));
   };
-  session_ = plan_.resumes ? nullptr : open({}, {}, std::move(handler));
-  if (session_) return;
-  session_ = std::make_unique<rendezvous::ResumingSession>(loop_, open, plan_.connect_timeout,
-                                                           std::move(handler));
+  if (plan_.resumes) {
+    session_ = std::make_unique<rendezvous::ResumingSession>(loop_, open, plan_.connect_timeout,
+                                                             std::move(handler));
+  } else {
+    session_ = open({}, {}, std::move(handler));
+  }
 }
 
 rendezvous::UnreachedHost NodeServices::unreached() const {

@@ -101,7 +101,8 @@ void end_cgroup(const GoneJob& job) {
   const std::string folder = own_cgroup_folder();
   if (folder.empty()) return;
   for (const std::string& name : names_in(folder)) {
-    if (name.starts_with(kCgroupPrefix + job.cookie) && may_own(job, folder + "/" + name))
+    if (name.starts_with(kCgroupPrefix + job.cookie) &&
+        may_own(job, fmt::format("{}/{}", folder, name)))
       return end_job_cgroup(job.cookie);
   }
 }

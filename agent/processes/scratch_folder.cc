@@ -13,7 +13,7 @@
 namespace ddprun::agent {
 namespace {
 
-std::string path_of(const std::string& job_cookie) {
+std::string scratch_path(const std::string& job_cookie) {
   DDPRUN_ASSERT(!job_cookie.empty());
   return fmt::format("{}/{}{}", kScratchBase, kScratchPrefix, job_cookie);
 }
@@ -22,7 +22,7 @@ std::string path_of(const std::string& job_cookie) {
 
 Result<std::string> make_scratch_folder(const std::string& job_cookie) {
   constexpr mode_t kMode = 0700;
-  std::string path = path_of(job_cookie);
+  std::string path = scratch_path(job_cookie);
   if (::mkdir(path.c_str(), kMode) == 0) return path;
   return Error(ErrorCode::kSystem,
                fmt::format("make the folder {}: {}", path, describe_errno(errno)));
@@ -30,7 +30,7 @@ Result<std::string> make_scratch_folder(const std::string& job_cookie) {
 
 void remove_scratch_folder(const std::string& job_cookie) {
   std::error_code ignored;
-  std::filesystem::remove_all(path_of(job_cookie), ignored);
+  std::filesystem::remove_all(scratch_path(job_cookie), ignored);
 }
 
 }  // namespace ddprun::agent

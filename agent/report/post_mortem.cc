@@ -63,7 +63,7 @@ ErrorRecord record_for(const ReportedWorker& worker) {
   for (auto line = worker.stderr_end.rbegin(); line != worker.stderr_end.rend(); ++line) {
     const std::size_t room = kQuotedRecordBytes - last_words.size();
     const bool fits = line->size() < room;
-    last_words = (fits ? *line : line->substr(line->size() - room)) + "\n" + last_words;
+    last_words.insert(0, "\n").insert(0, fits ? *line : line->substr(line->size() - room));
     if (!fits) break;
   }
   std::string message = reason_on_record(worker);
@@ -113,25 +113,13 @@ ReportFacts PostMortem::examine(const Lifecycle& lifecycle, const std::string& h
   const auto system_now = SystemClock::now();
   for (const EndedWorker& ended : lifecycle.ended()) {
     if (!ended.exit.failed()) continue;
-    const int local_rank = ended.exit.local_rank;
-    ReportedWorker worker{.worker = ended,
-                          .rank = seat.first_rank + local_rank,
-                          .when = system_now - std::chrono::duration_cast<SystemClock::duration>(
-                                                   steady_now - ended.ended),
-                          .error_file = files_.written_error_file(facts.attempt, local_rank)};
-    if (!worker.error_file.empty()) {
-      const auto text = read_record(worker.error_file);
-      worker.record = text ? parse_error_record(*text) : std::nullopt;
-      worker.recorded_at = written_at(worker.error_file);
-    }
-    // A SIGKILL of ours needs no explanation. All other signals tell by their name what happened.
-    if (!ended.exit.ended_for.empty())
-      worker.evidence = "ddprun sent it, since the worker " + ended.exit.ended_for;
-    else if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
-      worker.evidence = kills_.explain(ended.exit.pid);
-    if (ended.exit.dumped_core)
-      worker.core_dump = find_core(ended.exit.pid, -ended.exit.exit_code,
-                                   worker.when - (ended.ended - ended.started));
+    ReportedWorker worker{
+        .worker = ended,
+        .rank = seat.first_rank + ended.exit.local_rank,
+        .when = system_now -
+                std::chrono::duration_cast<SystemClock::duration>(steady_now - ended.ended),
+        .error_file = files_.written_error_file(facts.attempt, ended.exit.local_rank)};
+    gather_evidence(worker);
     facts.workers.push_back(std::move(worker));
   }
   // Only the root cause is quoted: reading the log files of all workers would take its time.
@@ -141,6 +129,23 @@ ReportFacts PostMortem::examine(const Lifecycle& lifecycle, const std::string& h
     if (worker.evidence.empty()) worker.evidence = kills_.explain_child(says_killed(worker));
   }
   return facts;
+}
+
+void PostMortem::gather_evidence(ReportedWorker& worker) {
+  const EndedWorker& ended = worker.worker;
+  if (!worker.error_file.empty()) {
+    const auto text = read_record(worker.error_file);
+    worker.record = text ? parse_error_record(*text) : std::nullopt;
+    worker.recorded_at = written_at(worker.error_file);
+  }
+  // A SIGKILL of ours needs no explanation. All other signals tell by their name what happened.
+  if (!ended.exit.ended_for.empty())
+    worker.evidence = "ddprun sent it, since the worker " + ended.exit.ended_for;
+  else if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
+    worker.evidence = kills_.explain(ended.exit.pid);
+  if (ended.exit.dumped_core)
+    worker.core_dump = find_core(ended.exit.pid, -ended.exit.exit_code,
+                                 worker.when - (ended.ended - ended.started));
 }
 
 void PostMortem::file(const ReportFacts& facts, const Ending& ending, int exit_code) const {

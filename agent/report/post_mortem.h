@@ -40,6 +40,8 @@ class PostMortem {
   void file(const ReportFacts& facts, const Ending& ending, int exit_code) const;
 
  private:
+  // Reads what a failed worker wrote and what the kernel says of its end.
+  void gather_evidence(ReportedWorker& worker);
   void leave_records(const ReportFacts& facts, const ReportedWorker& worker) const;
 
   const AgentConfig& config_;

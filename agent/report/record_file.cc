@@ -164,7 +164,7 @@ Result<void> write_record(const std::string& path, std::string_view text) {
                  fmt::format("{}; {}", replaced.error().message(), foreign(*owner).message()));
   }
   if (is_special(path)) return write_through(path, text);
-  const auto replaced = replace(path, text);
+  auto replaced = replace(path, text);
   // A pod's termination message is a mount: nothing is renamed over it, and its folder may be
   // read-only. It is written in place.
   if (replaced || ::access(path.c_str(), W_OK) != 0) return replaced;

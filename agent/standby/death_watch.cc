@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <climits>
 #include <csignal>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -26,6 +27,22 @@ futex_waitv waiting_for(const LockWord& word, std::uint32_t value) {
           .uaddr = reinterpret_cast<std::uintptr_t>(&word),
           .flags = FUTEX_32,
           .__reserved = 0};
+}
+
+// Adds a wait for each lock that has an owner. Returns the first lock whose owner has died.
+//
+// The kernel changes a word only if FUTEX_WAITERS is set in it (robust-futexes, the kernel's
+// documentation). So we set that bit, as a waiter for the lock does.
+std::optional<std::size_t> add_waits(const std::vector<LockWord*>& locks,
+                                     std::vector<futex_waitv>& waits) {
+  for (std::size_t i = 0; i < locks.size() && waits.size() < FUTEX_WAITV_MAX; ++i) {
+    // A worker could not take a lock any more that has the bit and no owner.
+    if ((locks[i]->load() & (FUTEX_TID_MASK | FUTEX_OWNER_DIED)) == 0) continue;
+    const std::uint32_t value = locks[i]->fetch_or(FUTEX_WAITERS) | FUTEX_WAITERS;
+    if ((value & FUTEX_OWNER_DIED) != 0) return i;
+    if ((value & FUTEX_TID_MASK) != 0) waits.push_back(waiting_for(*locks[i], value));
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -58,22 +75,14 @@ void DeathWatch::stop() {
   thread_.join();
 }
 
-// The kernel changes a word only if FUTEX_WAITERS is set in it (robust-futexes, the kernel's
-// documentation). So we set that bit, as a waiter for the lock does.
 void DeathWatch::run(const std::vector<LockWord*>& locks, unsigned watch) {
   while (stopped_ == 0) {
     std::vector<futex_waitv> waits = {waiting_for(stopped_, 0)};
-    for (std::size_t i = 0; i < locks.size() && waits.size() < FUTEX_WAITV_MAX; ++i) {
-      // A worker could not take a lock any more that has the bit and no owner.
-      if ((locks[i]->load() & (FUTEX_TID_MASK | FUTEX_OWNER_DIED)) == 0) continue;
-      const std::uint32_t value = locks[i]->fetch_or(FUTEX_WAITERS) | FUTEX_WAITERS;
-      if ((value & FUTEX_OWNER_DIED) != 0) {
-        asio::post(loop_, [this, i, watch, noticed = now()] {
-          if (watch == watch_) dying_(static_cast<int>(i), noticed);
-        });
-        return;
-      }
-      if ((value & FUTEX_TID_MASK) != 0) waits.push_back(waiting_for(*locks[i], value));
+    if (const auto died = add_waits(locks, waits)) {
+      asio::post(loop_, [this, rank = static_cast<int>(*died), watch, noticed = now()] {
+        if (watch == watch_) dying_(rank, noticed);
+      });
+      return;
     }
     // EAGAIN: a word has changed meanwhile. EINTR cannot be, all signals are blocked.
     const long woken = ::syscall(kFutexWaitv, waits.data(), waits.size(), 0, nullptr, 0);

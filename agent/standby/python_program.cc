@@ -13,6 +13,20 @@ bool is_python(std::string_view path) {
          name.substr(kName.size()).find_first_not_of("0123456789.t") == std::string_view::npos;
 }
 
+// The meaning of one argument of short options, such as "-uX", for those behind it.
+enum class Options { kMoreFollow, kValueFollows, kProgramFollows, kNoHook };
+
+Options read_options(std::string_view option) {
+  for (std::size_t at = 1; at < option.size(); ++at) {
+    const char letter = option[at];
+    if (letter == 'E' || letter == 'I' || letter == 'S') return Options::kNoHook;
+    if (letter == 'm' || letter == 'c') return Options::kProgramFollows;
+    if (letter == 'W' || letter == 'X')
+      return at + 1 == option.size() ? Options::kValueFollows : Options::kMoreFollow;
+  }
+  return Options::kMoreFollow;
+}
+
 }  // namespace
 
 bool takes_hook(const WorkerProgram& program) {
@@ -22,14 +36,10 @@ bool takes_hook(const WorkerProgram& program) {
     // The first that is no option is the script. Long options say nothing about paths.
     if (option.size() < 2 || option[0] != '-') return true;
     if (option[1] == '-') continue;
-    for (std::size_t at = 1; at < option.size(); ++at) {
-      const char letter = option[at];
-      if (letter == 'E' || letter == 'I' || letter == 'S') return false;
-      if (letter == 'm' || letter == 'c') return true;  // what follows is the program's own
-      if (letter != 'W' && letter != 'X') continue;
-      if (at + 1 == option.size()) ++i;  // its value is the next argument
-      break;
-    }
+    const Options said = read_options(option);
+    if (said == Options::kNoHook) return false;
+    if (said == Options::kProgramFollows) return true;
+    if (said == Options::kValueFollows) ++i;
   }
   return true;
 }

@@ -233,6 +233,7 @@ void Standbys::attempt_ended() {
 
 void Standbys::look() {
   std::vector<std::uint64_t> steps;
+  steps.reserve(static_cast<std::size_t>(config_.worker_count));
   for (int rank = 0; rank < config_.worker_count; ++rank) steps.push_back(pages_->page(rank).steps);
   if (const auto late = plan_.looked(steps, now())) drop(*late, "its imports take too long", true);
   look_.set(plan_.look_again_at());
@@ -243,6 +244,7 @@ void Standbys::look() {
 // Only now: the workers hold their locks since their first step at the latest.
 void Standbys::watch_for_deaths() {
   std::vector<std::atomic<std::uint32_t>*> locks;
+  locks.reserve(static_cast<std::size_t>(config_.worker_count));
   for (int rank = 0; rank < config_.worker_count; ++rank)
     locks.push_back(pages_->page(rank).lock_word());
   deaths_.start(std::move(locks));

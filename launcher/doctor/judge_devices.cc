@@ -167,6 +167,32 @@ void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& 
                      "`pip install torch` from an index with CUDA"});
 }
 
+namespace {
+
+// Variables that switch a fast way off.
+void judge_switches(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
+  if (is_set(value_of(question, "NCCL_IB_DISABLE")) && !facts.infiniband.empty())
+    found.push_back({Level::kWarning, "NCCL_IB_DISABLE",
+                     fmt::format("switches off {}, which is there", joined(facts.infiniband)),
+                     "`unset NCCL_IB_DISABLE`"});
+  if (is_word(value_of(question, "NCCL_NET"), "Socket") && !facts.infiniband.empty())
+    found.push_back({Level::kWarning, "NCCL_NET",
+                     fmt::format("Socket leaves {} unused", joined(facts.infiniband)),
+                     "`unset NCCL_NET`"});
+  const std::string_view level = value_of(question, "NCCL_P2P_LEVEL");
+  if ((is_word(level, "LOC") || level == "0") && question.gpus > 1)
+    found.push_back(
+        {Level::kWarning, "NCCL_P2P_LEVEL",
+         fmt::format("{}: {} GPUs may not copy to each other directly", level, question.gpus),
+         "`unset NCCL_P2P_LEVEL`"});
+  if (is_set(value_of(question, "NCCL_P2P_DISABLE")) && question.gpus > 1)
+    found.push_back({Level::kWarning, "NCCL_P2P_DISABLE",
+                     fmt::format("{} GPUs may not copy to each other directly", question.gpus),
+                     "`unset NCCL_P2P_DISABLE`"});
+}
+
+}  // namespace
+
 void judge_variables(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
   const std::size_t before = found.size();
   const auto names = [&](Level level, const char* name, const std::vector<std::string>& missing,
@@ -189,24 +215,7 @@ void judge_variables(const NodeQuestion& question, const NodeFacts& facts, Findi
         missing_of_gloo(value_of(question, "GLOO_SOCKET_IFNAME"), facts.interfaces),
         facts.interfaces, "interface");
   nccl("NCCL_IB_HCA", facts.infiniband, "InfiniBand device");
-  if (is_set(value_of(question, "NCCL_IB_DISABLE")) && !facts.infiniband.empty())
-    found.push_back({Level::kWarning, "NCCL_IB_DISABLE",
-                     fmt::format("switches off {}, which is there", joined(facts.infiniband)),
-                     "`unset NCCL_IB_DISABLE`"});
-  if (is_word(value_of(question, "NCCL_NET"), "Socket") && !facts.infiniband.empty())
-    found.push_back({Level::kWarning, "NCCL_NET",
-                     fmt::format("Socket leaves {} unused", joined(facts.infiniband)),
-                     "`unset NCCL_NET`"});
-  const std::string_view level = value_of(question, "NCCL_P2P_LEVEL");
-  if ((is_word(level, "LOC") || level == "0") && question.gpus > 1)
-    found.push_back(
-        {Level::kWarning, "NCCL_P2P_LEVEL",
-         fmt::format("{}: {} GPUs may not copy to each other directly", level, question.gpus),
-         "`unset NCCL_P2P_LEVEL`"});
-  if (is_set(value_of(question, "NCCL_P2P_DISABLE")) && question.gpus > 1)
-    found.push_back({Level::kWarning, "NCCL_P2P_DISABLE",
-                     fmt::format("{} GPUs may not copy to each other directly", question.gpus),
-                     "`unset NCCL_P2P_DISABLE`"});
+  judge_switches(question, facts, found);
   if (found.size() == before && !question.variables.empty())
     found.push_back({Level::kOk, "NCCL and Gloo",
                      fmt::format("{} set, none in the way",

@@ -105,16 +105,25 @@ std::string groups_text(const std::map<std::string, std::vector<std::string>>& g
   return text;
 }
 
+// A thing that is to be equal on all nodes, and how bad it is if it is not.
+struct EqualThing {
+  std::string name;
+  std::string Peer::*member;
+  Level level;
+  std::string remedy;
+};
+
 // A thing that no node has needs no line.
-void judge_equal(const std::string& what, const std::vector<Peer>& peers, std::string Peer::*member,
-                 Level level, const std::string& remedy, Findings& found) {
+void judge_equal(const EqualThing& thing, const std::vector<Peer>& peers, Findings& found) {
   std::map<std::string, std::vector<std::string>> groups;
-  for (const Peer& peer : peers)
-    groups[(peer.*member).empty() ? "none" : peer.*member].push_back(peer.host_name);
+  for (const Peer& peer : peers) {
+    const std::string& value = peer.*thing.member;
+    groups[value.empty() ? "none" : value].push_back(peer.host_name);
+  }
   if (groups.size() > 1) {
-    found.push_back({level, what, groups_text(groups), remedy});
-  } else if (!(peers.front().*member).empty()) {
-    found.push_back({Level::kOk, what, groups.begin()->first + " on all nodes"});
+    found.push_back({thing.level, thing.name, groups_text(groups), thing.remedy});
+  } else if (!(peers.front().*thing.member).empty()) {
+    found.push_back({Level::kOk, thing.name, groups.begin()->first + " on all nodes"});
   }
 }
 
@@ -193,10 +202,11 @@ Findings judge_pairs(const std::vector<Peer>& peers,
     found.push_back({Level::kOk, "pairs",
                      fmt::format("{} nodes reach each other, with 64 KiB too", peers.size())});
   judge_links(links, found);
-  judge_equal("torch", peers, &Peer::torch, Level::kFailure,
-              "`pip install torch==VERSION` with one version on all nodes", found);
-  judge_equal("GPU driver", peers, &Peer::driver, Level::kWarning,
-              "install one driver on all nodes", found);
+  judge_equal({"torch", &Peer::torch, Level::kFailure,
+               "`pip install torch==VERSION` with one version on all nodes"},
+              peers, found);
+  judge_equal({"GPU driver", &Peer::driver, Level::kWarning, "install one driver on all nodes"},
+              peers, found);
   return found;
 }
 

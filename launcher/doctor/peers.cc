@@ -145,6 +145,7 @@ Result<std::vector<std::optional<std::vector<Pair>>>> pairs_of_all(store::Client
                                                                    const WorkerEnv& worker) {
   const auto nodes = static_cast<std::size_t>(worker.world_size);
   std::vector<std::string> keys;
+  keys.reserve(nodes);
   for (int rank = 0; rank < worker.world_size; ++rank)
     keys.push_back(key_of(worker, "pairs", rank));
   if (auto all = store.wait(keys, kStoreLimit + time_of_pairs(nodes));

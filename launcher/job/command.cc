@@ -211,8 +211,8 @@ std::string torch_advice(const CommandFacts& facts) {
   std::string looked_at;
   std::string better = "/PATH/TO/python3";
   for (auto other = others.rbegin(); other != others.rend(); ++other) {
-    looked_at = fmt::format("{}{} ({}{})", looked_at.empty() ? "" : looked_at + ", ", other->path,
-                            other->found_by, other->has_torch ? ", has torch" : ", no torch");
+    looked_at += fmt::format("{}{} ({}{})", looked_at.empty() ? "" : ", ", other->path,
+                             other->found_by, other->has_torch ? ", has torch" : ", no torch");
     if (other->has_torch) better = other->path;
   }
   if (!looked_at.empty()) text += "; also here: " + looked_at;

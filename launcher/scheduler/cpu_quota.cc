@@ -52,6 +52,19 @@ bool has_cpu(std::string_view controllers) {
   return false;
 }
 
+// One line of /proc/self/cgroup (cgroups(7)): "4:cpu,cpuacct:/a/b", or "0::/a/b" of version 2.
+struct CgroupLine {
+  std::string controllers;
+  std::string cgroup;
+};
+
+std::optional<CgroupLine> parse_line(const std::string& line) {
+  const auto first = line.find(':');
+  const auto second = line.find(':', first + 1);
+  if (first == std::string::npos || second == std::string::npos) return std::nullopt;
+  return CgroupLine{line.substr(first + 1, second - first - 1), line.substr(second + 1)};
+}
+
 }  // namespace
 
 std::optional<int> cpu_quota(const fs::path& root) {
@@ -62,15 +75,13 @@ std::optional<int> cpu_quota(const fs::path& root) {
   const fs::path mount = root / "sys/fs/cgroup";
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string cgroup = line.substr(second + 1);
-    if (controllers.empty()) consider(smallest(mount, cgroup, quota_v2));
+    const auto found = parse_line(line);
+    if (!found) continue;
+    if (found->controllers.empty()) consider(smallest(mount, found->cgroup, quota_v2));
+    if (!has_cpu(found->controllers)) continue;
     // systemd mounts the controller in one of these places.
     for (const char* place : {"cpu", "cpu,cpuacct"})
-      if (has_cpu(controllers)) consider(smallest(mount / place, cgroup, quota_v1));
+      consider(smallest(mount / place, found->cgroup, quota_v1));
   }
   if (!least) return std::nullopt;
   // A part of a processor is not one more worker's.

@@ -24,6 +24,7 @@ constexpr std::size_t kMaxAnswerBytes = 64U << 10U;
 pid_t start(const std::vector<std::string>& words, int out) {
   std::vector<std::string> copies = words;
   std::vector<char*> argv;
+  argv.reserve(copies.size() + 1);
   for (std::string& word : copies) argv.push_back(word.data());
   argv.push_back(nullptr);
   std::vector<char*> variables;

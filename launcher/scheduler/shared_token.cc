@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kFolder = ".ddprun";
 constexpr std::size_t kSecretBytes = 32;
 constexpr std::size_t kMostOfName = 100;
-constexpr std::time_t kKeptSeconds = 30 * 24 * 3600;
+constexpr std::time_t kKeptSeconds = std::time_t{30} * 24 * 3600;
 
 std::string value_of(const EnvLookup& env, const char* name) { return env(name).value_or(""); }
 
@@ -71,6 +71,7 @@ void forget_old(const FileHandle& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(
       ::fdopendir(::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)), ::closedir);
   const std::time_t oldest = std::time(nullptr) - kKeptSeconds;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): each stream has one reader (readdir(3))
   while (const dirent* entry = entries ? ::readdir(entries.get()) : nullptr) {
     struct stat status {};
     const std::string_view name = entry->d_name;

@@ -77,7 +77,7 @@ std::pair<std::shared_ptr<grpc::Channel>, ControlAnswer> connect(const ControlTa
     // Also the end of HTTP/2's greeting: somebody who takes every connection and says nothing is
     // none.
     if (channel->WaitForConnected(std::chrono::system_clock::now() + target.connect_limit))
-      return {std::move(channel), {}};
+      return {std::move(channel), ControlAnswer{}};
   }
   const std::string problem = tls_problem(target);
   if (!problem.empty()) return {nullptr, {ControlOutcome::kTls, problem}};

@@ -21,7 +21,7 @@ class ServerBuilder;
 
 namespace ddprun::rendezvous {
 
-inline constexpr std::size_t kPageBytes = 8 * 1024 * 1024;
+inline constexpr std::size_t kPageBytes = std::size_t{8} * 1024 * 1024;
 
 enum class InheritedJob { kRuns, kSucceeded, kFailed };
 

@@ -108,6 +108,7 @@ std::vector<LocalName> local_names(std::string_view sockets, std::uint16_t port,
   }
   std::ranges::stable_sort(ranked, {}, [](const auto& one) { return one.first; });
   std::vector<LocalName> names;
+  names.reserve(ranked.size());
   for (auto& [rank, name] : ranked) names.push_back(std::move(name));
   return names;
 }
@@ -133,6 +134,7 @@ Result<int> listen_locally(const std::string& name) {
 
 int connect_locally(const std::vector<std::string>& addresses, std::uint16_t port) {
   std::vector<bool> is_own;
+  is_own.reserve(addresses.size());
   for (const std::string& address : addresses) is_own.push_back(is_own_address(parsed(address)));
   const uid_t self = ::geteuid();
   for (const LocalName& one : local_names(text_of("/proc/net/unix"), port, addresses, is_own)) {

@@ -106,6 +106,7 @@ ErrorCode code_of(const grpc::Status& status) {
 
 std::string members_text(const std::vector<EtcdMember>& members) {
   std::vector<std::string> texts;
+  texts.reserve(members.size());
   for (const EtcdMember& member : members) texts.push_back(endpoint(member.host, member.port));
   return fmt::format("{}", fmt::join(texts, ","));
 }

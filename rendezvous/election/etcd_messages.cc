@@ -89,6 +89,21 @@ v3::TxnRequest remove_record(const JobKeys& keys, const RecordGuard& guard) {
   return request;
 }
 
+namespace {
+
+// Reads one pair of an answer. False: it makes no sense.
+bool take_pair(const v3::KeyValue& pair, const JobKeys& keys, TransactionAnswer& answer) {
+  const bool is_leader = pair.key() == keys.leader;
+  if (is_leader && pair.value().size() > kMaxValueBytes) return false;
+  if (!has_next(pair.mod_revision())) return false;
+  const KeyHolder holder = holder_of(pair);
+  if (is_leader) answer.leader = holder;
+  if (pair.key() == keys.record) answer.record = holder;
+  return true;
+}
+
+}  // namespace
+
 Result<TransactionAnswer> decode_answer(const v3::TxnResponse& response, const JobKeys& keys) {
   const Error error(ErrorCode::kProtocol, "etcd's answer to a transaction makes no sense");
   TransactionAnswer answer{.is_done = response.succeeded(),
@@ -97,14 +112,8 @@ Result<TransactionAnswer> decode_answer(const v3::TxnResponse& response, const J
   for (const v3::ResponseOp& operation : response.responses()) {
     if (!operation.has_response_range()) continue;
     ++reads;
-    for (const v3::KeyValue& pair : operation.response_range().kvs()) {
-      const bool is_leader = pair.key() == keys.leader;
-      if (is_leader && pair.value().size() > kMaxValueBytes) return error;
-      if (!has_next(pair.mod_revision())) return error;
-      const KeyHolder holder = holder_of(pair);
-      if (is_leader) answer.leader = holder;
-      if (pair.key() == keys.record) answer.record = holder;
-    }
+    for (const v3::KeyValue& pair : operation.response_range().kvs())
+      if (!take_pair(pair, keys, answer)) return error;
   }
   if (reads != 2 || answer.revision <= 0 || !has_next(answer.revision)) return error;
   return answer;

@@ -52,6 +52,31 @@ Result<EtcdOptions> options_of(const EtcdPlan& plan, const std::string& flag) {
   return options;
 }
 
+// The members that were looked up once. Those that are not known are named in `unknown`.
+struct FoundMembers {
+  std::vector<EtcdMember> members;
+  std::vector<std::string> unknown;
+  std::string last_problem;
+};
+
+asio::awaitable<FoundMembers> look_up_members(asio::io_context& loop, const EtcdPlan& plan,
+                                              std::chrono::milliseconds limit) {
+  FoundMembers all;
+  for (const EtcdMemberPlan& member : plan.members) {
+    auto found = co_await look_up(loop, member.host, limit);
+    if (!found) {
+      all.last_problem = found.error().message();
+      all.unknown.push_back(member.host);
+      continue;
+    }
+    EtcdMember& known = all.members.emplace_back();
+    known.host = member.host;
+    known.port = member.port;
+    for (const auto& address : *found) known.addresses.push_back(address.to_string());
+  }
+  co_return all;
+}
+
 }  // namespace
 
 asio::awaitable<Result<EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
@@ -59,32 +84,18 @@ asio::awaitable<Result<EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan 
   auto options = options_of(plan, flag);
   if (!options) co_return options.error();
   const Clock::time_point deadline = Clock::now() + limit;
-  std::string last_problem;
-  std::vector<std::string> unknown;
+  const bool is_only = plan.members.size() == 1;
   while (true) {
-    unknown.clear();
-    for (const EtcdMemberPlan& member : plan.members) {
-      const bool is_only = plan.members.size() == 1;
-      auto found = co_await look_up(loop, member.host, is_only ? limit : kMemberLookUp);
-      if (!found) {
-        last_problem = found.error().message();
-        unknown.push_back(member.host);
-        continue;
-      }
-      EtcdMember& known = options->members.emplace_back();
-      known.host = member.host;
-      known.port = member.port;
-      for (const auto& address : *found) known.addresses.push_back(address.to_string());
-    }
-    if (!options->members.empty()) {
-      if (!unknown.empty())
-        log::warning(
-            fmt::format("etcd: the hosts of {} of {} members are not known ({}); the others "
-                        "are asked",
-                        unknown.size(), plan.members.size(), fmt::join(unknown, ", ")));
+    auto found = co_await look_up_members(loop, plan, is_only ? limit : kMemberLookUp);
+    if (!found.members.empty()) {
+      if (!found.unknown.empty())
+        log::warning(fmt::format(
+            "etcd: the hosts of {} of {} members are not known ({}); the others are asked",
+            found.unknown.size(), plan.members.size(), fmt::join(found.unknown, ", ")));
+      options->members = std::move(found.members);
       co_return *std::move(options);
     }
-    if (Clock::now() >= deadline) co_return Error(ErrorCode::kNotFound, last_problem);
+    if (Clock::now() >= deadline) co_return Error(ErrorCode::kNotFound, found.last_problem);
   }
 }
 

@@ -33,6 +33,7 @@ class JobRecordStore {
                  std::function<void(const Error&)> refused);
   JobRecordStore(const JobRecordStore&) = delete;
   JobRecordStore& operator=(const JobRecordStore&) = delete;
+  ~JobRecordStore() = default;
 
   using Jobs = std::map<std::string, RecordedJob>;  // by rdzv id
   // This process leads from now on: reads what the leader before has left. A record that makes no

@@ -171,16 +171,17 @@ LeadershipActions Leadership::key_taken(Ticket ticket, bool is_done, const KeyVi
   return pause(rules_.retry, now);
 }
 
+LeadershipActions Leadership::etcd_failed_leader(Ticket ticket, const Error& error, Time now) {
+  if (ticket != record_ticket_ && ticket != check_ticket_) return {};
+  if (error.code() != ErrorCode::kUnavailable) return step_down(error.message());
+  (ticket == record_ticket_ ? write_at_ : check_at_) = now + rules_.retry;
+  return {};
+}
+
 LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Time now) {
-  if (step_ == Step::kOver) return {};
+  if (step_ == Step::kOver || ticket == 0) return {};
+  if (step_ == Step::kLeading) return etcd_failed_leader(ticket, error, now);
   const bool is_asked_again = error.code() == ErrorCode::kUnavailable;
-  if (ticket == 0) return {};
-  if (step_ == Step::kLeading) {
-    if (ticket != record_ticket_ && ticket != check_ticket_) return {};
-    if (!is_asked_again) return step_down(error.message());
-    (ticket == record_ticket_ ? write_at_ : check_at_) = now + rules_.retry;
-    return {};
-  }
   if (ticket != ticket_) return {};
   if (has_its_leader()) {
     // It needs nothing from etcd, which may be sick: many nodes must not ask in haste.

@@ -230,6 +230,7 @@ class Leadership {
     kOver,
   };
 
+  LeadershipActions etcd_failed_leader(Ticket ticket, const Error& error, Time now);
   bool is_late(Ticket ticket, Step step) const { return ticket != ticket_ || step_ != step; }
   LeadershipActions read(Time now);
   WatchKey watch();

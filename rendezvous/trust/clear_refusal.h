@@ -13,7 +13,7 @@
 namespace ddprun::rendezvous {
 
 // The most bytes that are read of such a peer.
-inline constexpr std::size_t kClearRefusalReads = 16 * 1024;
+inline constexpr std::size_t kClearRefusalReads = std::size_t{16} * 1024;
 
 class ClearRefusal {
  public:

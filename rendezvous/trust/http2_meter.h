@@ -36,7 +36,7 @@ inline constexpr MeterLimits kUnprovenMeter{.reads = {128, 32},
                                             .bytes = {64 * 1024, 8 * 1024},
                                             .frames = {64, 16},
                                             .streams = {8, 1},
-                                            .header_block = 16 * 1024};
+                                            .header_block = std::size_t{16} * 1024};
 // With TLS. A chain of certificates has at most some 16 KiB.
 inline constexpr MeterLimits kUnprovenTlsMeter{.reads = {128, 32},
                                                .bytes = {32 * 1024, 4 * 1024},
@@ -48,7 +48,7 @@ inline constexpr MeterLimits kProvenMeter{.reads = {16'384, 4'096},
                                           .bytes = {1e18, 0},
                                           .frames = {16'384, 4'096},
                                           .streams = {64, 16},
-                                          .header_block = 16 * 1024};
+                                          .header_block = std::size_t{16} * 1024};
 
 class Http2Meter {
  public:

@@ -23,6 +23,7 @@ constexpr std::array<int, 2> kPreferredGroups = {NID_X25519, NID_X9_62_prime256v
 // - A host gives out no tickets for later sessions, since every connection shows its certificates
 //   anew.
 // - Its name is kept (tls_channels.h).
+// NOLINTNEXTLINE(readability-function-size): OpenSSL says which parameters
 void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int /*index*/,
                      long /*number*/, void* /*argument*/) {
   auto* const connection = static_cast<SSL*>(made);
@@ -32,6 +33,7 @@ void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int
   watch_channel(connection);
 }
 
+// NOLINTNEXTLINE(readability-function-size): OpenSSL says which parameters
 void connection_ends(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int /*index*/,
                      long /*number*/, void* /*argument*/) {
   forget_channel(static_cast<const SSL*>(made));

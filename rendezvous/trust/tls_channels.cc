@@ -41,6 +41,7 @@ void forget(Channels& known, const SSL* connection) {
 }
 
 // A message of a handshake. With the client's Finished both sides have the keys of the channel.
+// NOLINTNEXTLINE(readability-function-size): OpenSSL says which parameters
 void message_seen(int is_sent, int /*version*/, int content, const void* bytes, std::size_t size,
                   SSL* connection, void* /*argument*/) {
   const bool is_host = SSL_is_server(connection) == 1;
@@ -79,6 +80,7 @@ std::vector<std::string> client_channels(ChannelMark mark, bool is_tls) {
   constexpr auto kHalf = static_cast<std::ptrdiff_t>(kMostChannels / 2);
   if (found.size() > kMostChannels) found.erase(found.begin() + kHalf, found.end() - kHalf);
   std::vector<std::string> names;
+  names.reserve(found.size());
   for (auto& [number, name] : found) names.push_back(std::move(name));
   return names;
 }
