@@ -7,6 +7,7 @@
 // address. The lines have the bytes that host 0 sent for one sum. With --bound the ranks do a
 // rank's additions of a sum, all at once. Each has memory of its own (of the same kind) and nobody
 // to wait for. A repetition begins on all ranks together, and its time is that of the slowest.
+#include <ddprun/process.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -33,9 +34,9 @@
 
 namespace {
 
+using ddprun::Collective;
+using ddprun::CollectiveError;
 using ddprun::Result;
-using ddprun::worker::Collective;
-using ddprun::worker::CollectiveError;
 using ddprun::worker::PipeExchange;
 using Clock = std::chrono::steady_clock;
 
@@ -62,7 +63,7 @@ struct Host {
 struct Options {
   std::vector<Host> hosts;
   bool bound = false;
-  ddprun::worker::Wire wire = ddprun::worker::Wire::kExact;
+  ddprun::Wire wire = ddprun::Wire::kExact;
   int local_ranks = 0;
   std::vector<Size> sizes;
 
@@ -101,7 +102,7 @@ std::optional<Options> parse_command(std::vector<std::string_view> words) {
       options.bound = true;
       words.erase(words.begin());
     } else if (has_value && words.front() == "--wire" && words[1] == "bfloat16") {
-      options.wire = ddprun::worker::Wire::kBFloat16;
+      options.wire = ddprun::Wire::kBFloat16;
       words.erase(words.begin(), words.begin() + 2);
     } else if (has_value && words.front() == "--hosts" && parse_hosts(words[1], options.hosts)) {
       words.erase(words.begin(), words.begin() + 2);
@@ -154,8 +155,7 @@ double microseconds(Act act) {
 // added their chunks.
 Times time_sums(Collective& collective, const Size& size) {
   const auto memory = collective.allocate(size.bytes);
-  const ddprun::worker::Flat flat{memory.get(), size.bytes / sizeof(float),
-                                  ddprun::worker::Dtype::kFloat32};
+  const ddprun::Flat flat{memory.get(), size.bytes / sizeof(float), ddprun::Dtype::kFloat32};
   const auto sum = [&] { collective.wait(collective.launch_sum(flat)); };
   Times times;
   collective.barrier();
@@ -175,8 +175,8 @@ void take_slowest(Collective& all, std::vector<double>& times) {
   const std::size_t bytes = times.size() * sizeof(double);
   const auto memory = all.allocate(bytes);
   std::memcpy(memory.get(), times.data(), bytes);
-  all.wait(all.launch({memory.get(), times.size(), ddprun::worker::Dtype::kFloat64},
-                      ddprun::worker::Reduction::kMax));
+  all.wait(
+      all.launch({memory.get(), times.size(), ddprun::Dtype::kFloat64}, ddprun::Reduction::kMax));
   std::memcpy(times.data(), memory.get(), bytes);
 }
 
@@ -194,7 +194,7 @@ Times time_bound(Collective& all, const Size& size) {
     buffers.push_back(memory.back().get());
   }
   const auto sum = [&] {
-    ddprun::worker::sum_to_all(buffers, chunk / sizeof(float), ddprun::worker::Dtype::kFloat32,
+    ddprun::worker::sum_to_all(buffers, chunk / sizeof(float), ddprun::Dtype::kFloat32,
                                ddprun::worker::Rounding::kEach);
   };
   Times times;
@@ -284,7 +284,7 @@ int run_rank(int rank, const Options& options, Exchanges& exchanges) {
       Times times = options.bound ? time_bound(*collective, size) : time_sums(*collective, size);
       if (rank == 0) print(options, size, std::move(times));
     }
-  } catch (const ddprun::worker::LoggedError&) {
+  } catch (const ddprun::LoggedError&) {
     return 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "bench-allreduce: {}\n", error.what());

@@ -14,11 +14,13 @@
 #include <vector>
 
 #include "worker/checkpoint/checkpoint_file.h"
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/module_values.h"
 
 namespace {
 
 namespace worker = ddprun::worker;
+using ddprun::Value;
 
 // Layers of 16 MiB, as Python's twin has them.
 torch::nn::Sequential make_net(int mib) {
@@ -31,9 +33,9 @@ torch::nn::Sequential make_net(int mib) {
 }
 
 void save(const std::string& path, const torch::nn::Module& net) {
-  worker::Value::Dict file;
+  Value::Dict file;
   file.set("state_dict", worker::state_dict(net).value());
-  worker::write_checkpoint_file(path, worker::Value(std::move(file))).value();
+  worker::write_checkpoint_file(path, Value(std::move(file))).value();
 }
 
 void load(const std::string& path, torch::nn::Module& net) {

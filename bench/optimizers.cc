@@ -5,9 +5,8 @@
 //
 // KIND: sgd (momentum), sgd-decay (and weight decay), adam or adamw. Prints the median seconds of a
 // step.
-#include "worker/training/zero/optimizers.h"
-
 #include <ATen/Parallel.h>
+#include <ddprun/optimizers.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 
@@ -22,7 +21,7 @@
 namespace {
 
 namespace bench = ddprun::bench;
-namespace worker = ddprun::worker;
+using namespace ddprun;  // NOLINT(google-build-using-namespace)
 
 constexpr int kWarmUps = 2;
 
@@ -76,13 +75,13 @@ int main(int argc, char** argv) {
   const int steps = number(words[3]);
   double seconds = 0;
   if (is(0, "adam")) {
-    seconds = measured<worker::Adam, torch::optim::Adam>(ours, mib, steps, {1e-3});
+    seconds = measured<Adam, torch::optim::Adam>(ours, mib, steps, {1e-3});
   } else if (is(0, "adamw")) {
-    seconds = measured<worker::AdamW, torch::optim::AdamW>(ours, mib, steps, {1e-3});
+    seconds = measured<AdamW, torch::optim::AdamW>(ours, mib, steps, {1e-3});
   } else {
-    auto options = worker::SGD::Options(1e-3).momentum(0.9);
+    auto options = SGD::Options(1e-3).momentum(0.9);
     if (is(0, "sgd-decay")) options.weight_decay(5e-4);
-    seconds = measured<worker::SGD, torch::optim::SGD>(ours, mib, steps, options);
+    seconds = measured<SGD, torch::optim::SGD>(ours, mib, steps, options);
   }
   fmt::print("{:.6f}\n", seconds);
   return 0;

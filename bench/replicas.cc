@@ -5,9 +5,10 @@
 //   bench-replicas one|copies|ranks LAYERS WIDTH BATCH WORKERS STEPS
 //
 // Prints the median seconds of a step. With ranks, rank 0 prints.
-#include "worker/training/replicas/replicas.h"
-
 #include <ATen/Parallel.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/process.h>
+#include <ddprun/replicas.h>
 #include <fmt/format.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -16,13 +17,11 @@
 #include <vector>
 
 #include "bench/median.h"
-#include "worker/startup/bootstrap.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace {
 
 namespace bench = ddprun::bench;
-namespace worker = ddprun::worker;
+using namespace ddprun;  // NOLINT(google-build-using-namespace)
 
 constexpr int kWarmUps = 3;
 
@@ -62,26 +61,22 @@ int main(int argc, char** argv) {
   const auto batch = torch::randn({std::stoi(words[3]), std::stoi(words[2])});
   torch::optim::SGD optimizer(net->parameters(), 0.01);
   if (words[0] == "ranks") {
-    const auto process = worker::bootstrap();
-    if (!process) {
-      fmt::print(stderr, "bench-replicas: {}\n", process.error().message());
-      return 1;
-    }
-    worker::DataParallel parallel(net.ptr(), *process->collective);
-    const auto part = batch.chunk(workers)[static_cast<std::size_t>(process->collective->rank())];
+    const Process process = bootstrap();
+    DataParallel parallel(net.ptr(), *process.collective);
+    const auto part = batch.chunk(workers)[static_cast<std::size_t>(process.collective->rank())];
     const double seconds = bench::median_seconds(kWarmUps, steps, [&] {
       optimizer.zero_grad();
       parallel.forward(net, part).pow(2).mean().backward();
       parallel.step(optimizer);
     });
-    if (process->collective->rank() == 0) fmt::print("{:.6f}\n", seconds);
+    if (process.collective->rank() == 0) fmt::print("{:.6f}\n", seconds);
     return 0;
   }
   const std::vector<at::Device> devices(
       words[0] == "copies" ? static_cast<std::size_t>(workers) : 0, at::Device(at::kCPU));
   fmt::print("{:.6f}\n", bench::median_seconds(kWarmUps, steps, [&] {
                optimizer.zero_grad();
-               worker::data_parallel(net, batch, devices).pow(2).mean().backward();
+               data_parallel(net, batch, devices).pow(2).mean().backward();
                optimizer.step();
              }));
   return 0;

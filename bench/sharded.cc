@@ -5,6 +5,9 @@
 //
 // Rank 0 prints the median seconds of a step and its loss in the last one.
 #include <ATen/Parallel.h>
+#include <ddprun/optimizers.h>
+#include <ddprun/process.h>
+#include <ddprun/sharded_parallel.h>
 #include <fmt/format.h>
 #include <torch/nn.h>
 
@@ -16,13 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "worker/startup/bootstrap.h"
-#include "worker/training/sharded/sharded_parallel.h"
-#include "worker/training/zero/optimizers.h"
-
 namespace {
 
-namespace worker = ddprun::worker;
+using namespace ddprun;  // NOLINT(google-build-using-namespace)
 
 constexpr int kWarmUps = 3;
 
@@ -38,7 +37,7 @@ struct Done {
   double loss;
 };
 
-Done train(const Work& work, worker::Collective& ranks) {
+Done train(const Work& work, Collective& ranks) {
   torch::manual_seed(1);
   torch::nn::Sequential net;
   std::vector<torch::nn::Linear> layers;
@@ -48,8 +47,8 @@ Done train(const Work& work, worker::Collective& ranks) {
     net->push_back(layers.back());
     units.push_back(std::to_string(i));
   }
-  worker::ShardedParallel sharded(net.ptr(), ranks, units);
-  worker::Adam optimizer(sharded.shards(), worker::Adam::Options(1e-4));
+  ShardedParallel sharded(net.ptr(), ranks, units);
+  Adam optimizer(sharded.shards(), Adam::Options(1e-4));
   torch::manual_seed(2 + ranks.rank());
   const auto batch = torch::randn({work.batch, work.width});
   std::vector<double> seconds;
@@ -82,7 +81,7 @@ int main(int argc, char** argv) {
   }
   try {
     at::set_num_threads(1);
-    const auto process = worker::bootstrap().value();
+    const Process process = bootstrap();
     const Done done =
         train({std::stoi(words[0]), std::stoi(words[1]), std::stoi(words[2]), std::stoi(words[3])},
               *process.collective);

@@ -1,8 +1,8 @@
 // Ranks that a program forks. Times are from the call of spawn() to the end of rank 0's first
 // training step, and to the return. Prints `first_step SECONDS` and `returned SECONDS`. bench/spawn
 // runs it beside Python's torch.multiprocessing.spawn.
-#include "worker/startup/spawn.h"
-
+#include <ddprun/data_parallel.h>
+#include <ddprun/spawn.h>
 #include <fmt/format.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -11,11 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "worker/training/data_parallel/data_parallel.h"
-
 int main(int argc, char** argv) {
   using Clock = std::chrono::steady_clock;
-  namespace worker = ddprun::worker;
+  using namespace ddprun;  // NOLINT(google-build-using-namespace)
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
   const auto start = Clock::now();
   const auto tell = [start](const char* what) {
@@ -23,9 +21,9 @@ int main(int argc, char** argv) {
     fmt::print("{} {:.4f}\n", what, seconds.count());
     std::fflush(stdout);
   };
-  worker::spawn(ranks, [&](worker::Process& process) {
+  spawn(ranks, [&](Process& process) {
     torch::nn::Linear net(100, 10);
-    worker::DataParallel parallel(net.ptr(), *process.collective);
+    DataParallel parallel(net.ptr(), *process.collective);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     parallel.forward(net, torch::ones({8, 100})).sum().backward();
     parallel.step(optimizer);

@@ -6,6 +6,8 @@
 // bench/step_torch.py does the same with PyTorch.
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/process.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/resource.h>
@@ -29,13 +31,9 @@
 
 #include "bench/program.h"
 #include "bench/step_models.h"
-#include "worker/startup/bootstrap.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::bench {
 namespace {
-
-using worker::Collective;
 
 // The limit of one wait for the other ranks. They get the same order at the same time.
 constexpr std::chrono::seconds kTimeout{120};
@@ -101,7 +99,7 @@ class Trainer {
         batch_(make_batch(order.model, collective.rank())) {
     if (!model_) throw std::invalid_argument(fmt::format("no model '{}' here", order.model));
     if (order.variant == Variant::kDdp || order.variant == Variant::kViews) {
-      worker::DataParallelOptions options;
+      DataParallelOptions options;
       options.gradient_as_bucket_view = order.variant == Variant::kViews;
       parallel_.emplace(model_, collective_, options);
     }
@@ -132,7 +130,7 @@ class Trainer {
   double loss_ = 0;
   std::shared_ptr<Model> model_;
   Batch batch_;
-  std::optional<worker::DataParallel> parallel_;
+  std::optional<DataParallel> parallel_;
   std::optional<torch::optim::SGD> optimizer_;
 };
 
@@ -177,10 +175,10 @@ std::string measure(const Order& order, Trainer& trainer, Collective& collective
 // Else orders without DataParallel would find one malloc in the first round and another one later.
 void set_up_malloc(Collective& collective) {
   const torch::nn::Linear module(1, 1);
-  const worker::DataParallel parallel(module.ptr(), collective);
+  const DataParallel parallel(module.ptr(), collective);
 }
 
-int serve(const std::string& folder, const worker::Process& process) {
+int serve(const std::string& folder, const Process& process) {
   set_up_malloc(*process.collective);
   std::ifstream orders(fmt::format("{}/orders.{}", folder, process.world.rank));
   std::ofstream answers(fmt::format("{}/answers.{}", folder, process.world.rank));
@@ -199,10 +197,13 @@ int serve(const std::string& folder, const worker::Process& process) {
 
 int run(const std::string& folder) {
   at::set_num_threads(1);
-  auto process = worker::bootstrap({.timeout = kTimeout});
-  if (process) return serve(folder, *process);
-  fmt::print(stderr, "bench-step: {}\n", process.error().message());
-  return 1;
+  try {
+    Process process = bootstrap({.timeout = kTimeout});
+    return serve(folder, process);
+  } catch (const StartError& error) {
+    fmt::print(stderr, "bench-step: {}\n", error.what());
+    return 1;
+  }
 }
 
 }  // namespace
@@ -215,7 +216,7 @@ int main(int argc, char** argv) {
   }
   try {
     return ddprun::bench::run(argv[1]);
-  } catch (const ddprun::worker::LoggedError&) {
+  } catch (const ddprun::LoggedError&) {
     return 1;
   } catch (const c10::Error& error) {
     fmt::print(stderr, "bench-step: {}\n", error.what_without_backtrace());

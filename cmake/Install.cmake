@@ -45,7 +45,7 @@ endif()
 
 # The rooms of the engine, and what they link.
 set(_rooms base base_net proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_init_method worker_pipes worker_startup
-  worker_nccl worker_tensors worker_averages worker_buckets worker_data_parallel worker_comm_hooks worker_amp worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_replicas worker_data readers
+  worker_nccl worker_tensors worker_averages worker_buckets worker_data_parallel worker_comm_hooks worker_amp worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_replicas worker_data
   worker_checkpoint_files worker_checkpoint)
 set(DDPRUN_HAVE_NCCL OFF)
 if(TARGET ddprun_nccl)
@@ -55,29 +55,23 @@ endif()
 list(TRANSFORM _rooms PREPEND ddprun_)
 add_dependencies(installable ${_rooms})
 set(_folder "${CMAKE_INSTALL_LIBDIR}/ddprun")
-install(TARGETS ${_rooms} ddprun_flags ddprun_worker_core ddprun_worker EXPORT ddprun-targets
+install(TARGETS ${_rooms} ddprun_flags ddprun_worker_face ddprun_worker_core ddprun_worker EXPORT ddprun-targets
   ARCHIVE DESTINATION "${_folder}" COMPONENT ddprun-dev)
 set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
 install(EXPORT ddprun-targets NAMESPACE ddprun:: DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/ddprun" COMPONENT ddprun-dev)
 
-# The public headers (worker/CMakeLists.txt) and those that they include; tests/install holds that none is missing.
-set(_headers
-  base/environment.h base/result.h proto/worker_env.h worker/collective/core/collective.h worker/collective/core/exchange.h worker/collective/core/mean.h worker/collective/core/require_same.h
-  worker/collective/core/operation_ring.h worker/training/comm_hooks/comm_hooks.h worker/training/comm_hooks/power_sgd.h worker/training/amp/autocast.h worker/training/amp/loss_scaler.h worker/training/amp/master_weights.h worker/training/replicas/replicas.h worker/data/distributed_sampler.h
-  worker/data/batch_loader.h worker/data/ordered_prefetch.h worker/data/tensor_batch.h examples/readers/csv_table.h examples/readers/file_text.h
-  worker/training/averages/parameter_index.h worker/training/norm/sync_batch_norm.h worker/training/join/join.h worker/training/join/join_round.h worker/training/join/joinable.h worker/training/zero/zero_optimizer.h
-  worker/training/zero/optimizers.h worker/training/zero/shards.h worker/training/zero/partition.h worker/training/sharded/sharded_parallel.h worker/training/sharded/flat_unit.h worker/training/sharded/unit_layout.h
-  worker/training/sharded/unit_order.h worker/training/sharded/units.h
-  examples/readers/image.h examples/readers/image_folder.h examples/readers/labelled_images.h examples/readers/text_folder.h
-  worker/training/data_parallel/bucket.h worker/training/data_parallel/data_parallel.h worker/training/data_parallel/log_record.h worker/training/data_parallel/module_state.h
-  worker/training/data_parallel/output_sink.h worker/startup/bootstrap.h worker/startup/rank_processes.h worker/startup/spawn.h worker/collective/tcp/tcp_collective.h worker/collective/tcp/tcp_feed.h
-  worker/training/tensors/tensor_verbs.h worker/training/tensors/stepped_tensors.h worker/checkpoint/checkpoint.h worker/checkpoint/checkpoint_file.h worker/checkpoint/load_options.h
-  worker/checkpoint/pickle.h
-  worker/checkpoint/value.h worker/checkpoint/zip_file.h)
-foreach(_header IN LISTS _headers)
-  get_filename_component(_place "${_header}" DIRECTORY)
-  install(FILES "${PROJECT_SOURCE_DIR}/${_header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/ddprun/${_place}" COMPONENT ddprun-dev)
-endforeach()
+install(DIRECTORY worker/include/ddprun DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT ddprun-dev)
+
+# The readers are asked for by name: find_package(ddprun COMPONENTS readers). No program links their
+# libraries unless it asks.
+add_dependencies(installable ddprun_readers)
+install(TARGETS ddprun_readers EXPORT ddprun-readers-targets ARCHIVE DESTINATION "${_folder}" COMPONENT ddprun-dev)
+set_target_properties(ddprun_readers PROPERTIES EXPORT_NAME readers)
+install(EXPORT ddprun-readers-targets NAMESPACE ddprun:: DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/ddprun" COMPONENT ddprun-dev)
+install(DIRECTORY examples/readers/include/ddprun DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT ddprun-dev)
+get_target_property(_libraries ddprun_readers LINK_LIBRARIES)
+list(FILTER _libraries INCLUDE REGEX "^/")
+set(DDPRUN_READERS_NEED "${_libraries}")
 
 include(CMakePackageConfigHelpers)
 file(STRINGS "${DDPRUN_TORCH_DIR}/version.py" _torch_version REGEX "^__version__ = ")

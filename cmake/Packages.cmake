@@ -29,8 +29,8 @@ if(DDPRUN_BUILD_WORKER AND NOT DDPRUN_SANITIZE)
   list(APPEND CPACK_COMPONENTS_ALL ddprun-dev)
   set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_NAME ddprun-dev)
   set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_SECTION libdevel)
-  set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_DEPENDS "libboost1.81-dev, libdeflate-dev, libturbojpeg0-dev, libpng-dev, zlib1g-dev, g++ (>= 4:${_gcc})")
-  set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_RECOMMENDS "cmake (>= 3.25), ddprun (= ${PROJECT_VERSION})")
+  set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_DEPENDS "libdeflate-dev, g++ (>= 4:${_gcc})")
+  set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_RECOMMENDS "cmake (>= 3.25), ddprun (= ${PROJECT_VERSION}), libturbojpeg0-dev, libpng-dev, zlib1g-dev")
   set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_SUGGESTS "python3")
   set(CPACK_COMPONENT_DDPRUN-DEV_DESCRIPTION
     "Headers and static libraries for C++ programs that train with LibTorch on

@@ -53,10 +53,9 @@ if(CMAKE_UNITY_BUILD)
   target_compile_options(ddprun_flags INTERFACE $<BUILD_INTERFACE:-Wno-subobject-linkage>)
 endif()
 target_compile_features(ddprun_flags INTERFACE cxx_std_20)
-target_include_directories(ddprun_flags INTERFACE
-  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include/ddprun>")
+target_include_directories(ddprun_flags INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>")
 target_compile_definitions(ddprun_flags INTERFACE
-  BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION)
+  $<BUILD_INTERFACE:BOOST_ASIO_NO_DEPRECATED> $<BUILD_INTERFACE:BOOST_ASIO_SEPARATE_COMPILATION>)
 target_link_libraries(ddprun_flags INTERFACE Threads::Threads)
 
 # Rooms whose code runs now and then. In a release they are compiled for size, since ddprun is one

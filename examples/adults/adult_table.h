@@ -2,15 +2,14 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ddprun/data_loader.h>
+#include <ddprun/readers.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "examples/readers/csv_table.h"
-#include "worker/data/batch_loader.h"
 
 namespace ddprun::examples {
 
@@ -27,7 +26,7 @@ struct AdultBatch {
 
 class AdultTable {
  public:
-  AdultTable(const worker::TableScale& scale, const worker::Table& table) {
+  AdultTable(const readers::TableScale& scale, const readers::CsvTable& table) {
     const auto scaled = scale.scale(table);
     const auto rows = static_cast<std::int64_t>(table.rows);
     std::vector<std::int64_t> labels;
@@ -41,7 +40,7 @@ class AdultTable {
 
   std::size_t size() const { return all_.size(); }
   std::int64_t number_columns() const { return all_.numbers.size(1); }
-  AdultBatch batch(const worker::BatchRequest& request) const {
+  AdultBatch batch(const BatchRequest& request) const {
     const auto rows =
         at::tensor(std::vector<std::int64_t>(request.indices.begin(), request.indices.end()));
     return {all_.numbers.index_select(0, rows), all_.codes.index_select(0, rows),
@@ -57,8 +56,8 @@ struct Adults {
   std::vector<std::int64_t> code_counts;  // of each category column
 };
 
-inline worker::TableLayout adult_layout() {
-  using worker::ColumnKind;
+inline readers::TableLayout adult_layout() {
+  using readers::ColumnKind;
   constexpr auto kNumber = ColumnKind::kNumber, kCategory = ColumnKind::kCategory;
   return {.columns = {{"age", kNumber},
                       {"workclass", kCategory},
@@ -78,15 +77,13 @@ inline worker::TableLayout adult_layout() {
           .csv = {.comment = '|'}};
 }
 
-inline Result<Adults> read_adults(const std::filesystem::path& folder) {
-  const auto train = worker::read_csv(folder / "adult.data", adult_layout());
-  if (!train) return train.error();
-  const auto held_out = worker::read_csv(folder / "adult.test", adult_layout());
-  if (!held_out) return held_out.error();
-  const worker::TableScale scale(*train);
+inline Adults read_adults(const std::filesystem::path& folder) {
+  const auto train = readers::read_csv(folder / "adult.data", adult_layout());
+  const auto held_out = readers::read_csv(folder / "adult.test", adult_layout());
+  const readers::TableScale scale(train);
   auto counts = scale.code_counts();
   counts.pop_back();  // the label's
-  return Adults{AdultTable(scale, *train), AdultTable(scale, *held_out), std::move(counts)};
+  return {AdultTable(scale, train), AdultTable(scale, held_out), std::move(counts)};
 }
 
 }  // namespace ddprun::examples

@@ -6,6 +6,8 @@
 //   ddprun --standalone --nproc-per-node=2 build/bin/adults --data /tmp/adults
 //
 // examples/pytorch/adults.py ends with the same bits.
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <torch/nn.h>
 #include <torch/utils.h>
 
@@ -15,8 +17,6 @@
 #include "examples/adults/adult_table.h"
 #include "examples/common/classifier.h"
 #include "examples/common/program.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/zero/optimizers.h"
 
 namespace {
 
@@ -56,15 +56,15 @@ class NetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-void train(worker::Process& process, const Options& options, const examples::Adults& adults) {
-  worker::Collective& ranks = *process.collective;
+void train(Process& process, const Options& options, const examples::Adults& adults) {
+  Collective& ranks = *process.collective;
   torch::manual_seed(1);
   Net net(adults.train.number_columns(), adults.code_counts);
   examples::place(process, *net);
-  worker::DataParallel parallel(net.ptr(), ranks);
-  worker::SGD optimizer(net->parameters(), worker::SGD::Options(options.lr).momentum(0.9));
-  worker::DistributedSampler sampler(adults.train.size(), ranks.world_size(), ranks.rank());
-  worker::BatchLoader loader(adults.train, sampler, static_cast<std::size_t>(options.batch_size));
+  DataParallel parallel(net.ptr(), ranks);
+  SGD optimizer(net->parameters(), SGD::Options(options.lr).momentum(0.9));
+  DistributedSampler sampler(adults.train.size(), ranks.world_size(), ranks.rank());
+  BatchLoader loader(adults.train, sampler, static_cast<std::size_t>(options.batch_size));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint64_t>(epoch));
     const auto loss = examples::train_epoch(loader, parallel, optimizer, [&](const auto& batch) {
@@ -90,9 +90,8 @@ int main(int argc, char** argv) {
   flags.rate("--lr", options.lr, "learning rate (0.05)");
   std::optional<examples::Adults> adults;
   const auto load = [&] {
-    adults = examples::value_of("--data", examples::read_adults(options.data));
+    adults = examples::value_of("--data", [&] { return examples::read_adults(options.data); });
   };
-  return examples::run_training("adults", flags, argc, argv, load, [&](worker::Process& process) {
-    train(process, options, *adults);
-  });
+  return examples::run_training("adults", flags, argc, argv, load,
+                                [&](Process& process) { train(process, options, *adults); });
 }

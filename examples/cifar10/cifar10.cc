@@ -3,6 +3,10 @@
 //   examples/data/fetch cifar10 /tmp/cifar10
 //   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 --checkpoint c.pt
 // examples/pytorch/cifar10.py does the same, without the checkpoint.
+#include <ddprun/amp.h>
+#include <ddprun/checkpoint.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <torch/nn.h>
 #include <torch/utils.h>
 
@@ -15,11 +19,6 @@
 #include "examples/common/classifier.h"
 #include "examples/common/program.h"
 #include "examples/nets/resnet18.h"
-#include "worker/checkpoint/atomic_file.h"
-#include "worker/checkpoint/checkpoint.h"
-#include "worker/training/amp/autocast.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/zero/optimizers.h"
 
 namespace {
 
@@ -28,7 +27,7 @@ using examples::CifarSet;
 
 struct Options {
   std::filesystem::path data, checkpoint;
-  worker::LoadOptions load;
+  LoadOptions load;
   int epochs = 10, batch_size = 64, width = 64;
   int steps = std::numeric_limits<int>::max();
   double lr = 0.05;
@@ -36,42 +35,40 @@ struct Options {
 };
 
 // The scores, in float32, of a pass that may compute in 16 bits. Loss and weights stay in float32.
-at::Tensor scores_of(worker::DataParallel& parallel, examples::ResNet18& net,
-                     const at::Tensor& images, bool bf16) {
-  const worker::Autocast autocast(images.device().type(), at::kBFloat16, bf16);
+at::Tensor scores_of(DataParallel& parallel, examples::ResNet18& net, const at::Tensor& images,
+                     bool bf16) {
+  const Autocast autocast(images.device().type(), at::kBFloat16, bf16);
   return parallel.forward(net, images).to(at::kFloat);
 }
 
 // Goes on from the file of an earlier run. Rank 0 looks: on another host the file may be missing.
-worker::SamplerState resume(const Options& options, const worker::CheckpointRun& run) {
+SamplerState resume(const Options& options, const CheckpointRun& run) {
   const std::byte found{std::filesystem::exists(options.checkpoint)};
   if (run.ranks.from_root(std::span(&found, 1), 0).at(0) == std::byte{0}) return {};
-  const auto info = worker::load_checkpoint(options.checkpoint, run, options.load).value().info;
+  const auto info = load_checkpoint(options.checkpoint, run, options.load).info;
   return {static_cast<std::uint64_t>(info.epoch), static_cast<std::size_t>(info.consumed)};
 }
 
-void save(const Options& options, const worker::CheckpointRun& run,
-          const worker::SamplerState& at) {
+void save(const Options& options, const CheckpointRun& run, const SamplerState& at) {
   if (options.checkpoint.empty()) return;
-  worker::CheckpointInfo info{.epoch = static_cast<std::int64_t>(at.epoch), .arch = "resnet18"};
+  CheckpointInfo info{.epoch = static_cast<std::int64_t>(at.epoch), .arch = "resnet18"};
   info.consumed = static_cast<std::int64_t>(at.consumed);
-  worker::save_checkpoint(options.checkpoint, run, info).value();
+  save_checkpoint(options.checkpoint, run, info);
 }
 
-void train(worker::Process& process, const Options& options, const CifarSet& images,
+void train(Process& process, const Options& options, const CifarSet& images,
            const CifarSet& held_out) {
-  worker::Collective& ranks = *process.collective;
+  Collective& ranks = *process.collective;
   torch::manual_seed(1);
   examples::ResNet18 net(10, 3, options.width);
   examples::place(process, *net);
-  worker::DataParallel parallel(net.ptr(), ranks);
-  worker::SGD optimizer(net->parameters(),
-                        worker::SGD::Options(options.lr).momentum(0.9).weight_decay(5e-4));
-  const worker::CheckpointRun run{*net, optimizer, ranks, &parallel};
-  worker::DistributedSampler sampler(images.size(), ranks.world_size(), ranks.rank());
+  DataParallel parallel(net.ptr(), ranks);
+  SGD optimizer(net->parameters(), SGD::Options(options.lr).momentum(0.9).weight_decay(5e-4));
+  const CheckpointRun run{*net, optimizer, ranks, &parallel};
+  DistributedSampler sampler(images.size(), ranks.world_size(), ranks.rank());
   sampler.resume(resume(options, run));
-  worker::BatchLoader loader(images, sampler, static_cast<std::size_t>(options.batch_size),
-                             {.pin = examples::on_gpu(process)});
+  BatchLoader loader(images, sampler, static_cast<std::size_t>(options.batch_size),
+                     {.pin = examples::on_gpu(process)});
   int steps = 0;
   for (int epoch = static_cast<int>(sampler.state().epoch); epoch < options.epochs; ++epoch) {
     const auto loss = examples::train_epoch(
@@ -107,13 +104,15 @@ int main(int argc, char** argv) {
   const auto load = [&] {
     // A path that cannot be written is an error now, not after the first epoch.
     if (!options.checkpoint.empty())
-      examples::require("--checkpoint", worker::check_replaceable(options.checkpoint));
-    train_set =
-        CifarSet(examples::value_of("--data", worker::read_cifar10(options.data, "train")), true);
-    test_set =
-        CifarSet(examples::value_of("--data", worker::read_cifar10(options.data, "test")), false);
+      examples::value_of("--checkpoint", [&] { check_checkpoint_path(options.checkpoint); });
+    train_set = CifarSet(
+        examples::value_of("--data", [&] { return readers::read_cifar10(options.data, "train"); }),
+        true);
+    test_set = CifarSet(
+        examples::value_of("--data", [&] { return readers::read_cifar10(options.data, "test"); }),
+        false);
   };
-  return examples::run_training("cifar10", flags, argc, argv, load, [&](worker::Process& process) {
+  return examples::run_training("cifar10", flags, argc, argv, load, [&](Process& process) {
     train(process, options, *train_set, *test_set);
   });
 }

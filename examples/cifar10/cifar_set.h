@@ -4,13 +4,12 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ddprun/readers.h>
+#include <ddprun/tensor_dataset.h>
 
 #include <cstdint>
 #include <utility>
 #include <vector>
-
-#include "examples/readers/labelled_images.h"
-#include "worker/data/tensor_batch.h"
 
 namespace ddprun::examples {
 
@@ -24,11 +23,11 @@ inline std::uint64_t mixed(std::uint64_t number) {
 
 class CifarSet {
  public:
-  CifarSet(worker::LabelledImages images, bool augment)
+  CifarSet(readers::LabelledImages images, bool augment)
       : images_(std::move(images)), augment_(augment) {}
 
   std::size_t size() const { return images_.count(); }
-  worker::TensorBatch batch(const worker::BatchRequest& request) const {
+  TensorBatch batch(const BatchRequest& request) const {
     const auto count = static_cast<std::int64_t>(request.indices.size());
     auto inputs = at::empty({count, 3, kSide, kSide});
     std::vector<std::int64_t> labels;
@@ -66,7 +65,7 @@ class CifarSet {
     }
   }
 
-  worker::LabelledImages images_;
+  readers::LabelledImages images_;
   bool augment_;
 };
 

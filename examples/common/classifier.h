@@ -4,6 +4,10 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <ddprun/checkpoint.h>
+#include <ddprun/data_loader.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/metrics.h>
 #include <fmt/format.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/module.h>
@@ -13,21 +17,15 @@
 #include <functional>
 
 #include "examples/common/program.h"
-#include "worker/checkpoint/module_values.h"
-#include "worker/collective/core/mean.h"
-#include "worker/data/batch_loader.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::examples {
 
 // Whether this rank trains on a GPU: then a loader pins its batches, and copies do not block the
 // host.
-inline bool on_gpu(const worker::Process& process) {
-  return process.collective->device() != worker::Device::kCpu;
-}
+inline bool on_gpu(const Process& process) { return process.collective->device() != Device::kCpu; }
 
 // Moves the net to where this rank trains (--device), before anything knows its parameters.
-inline void place(const worker::Process& process, torch::nn::Module& net) {
+inline void place(const Process& process, torch::nn::Module& net) {
   if (!on_gpu(process)) return;
   net.to(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(process.world.local_rank)));
 }
@@ -35,11 +33,11 @@ inline void place(const worker::Process& process, torch::nn::Module& net) {
 // Trains on the batches of `loader`, to their end or until `go_on()` is false after a step. The
 // loss of this rank's samples. `outputs_of(batch)` must go through `parallel`.
 template <typename Batches, typename OutputsOf>
-worker::Mean train_epoch(
-    Batches& loader, worker::DataParallel& parallel, torch::optim::Optimizer& optimizer,
+Mean train_epoch(
+    Batches& loader, DataParallel& parallel, torch::optim::Optimizer& optimizer,
     const OutputsOf& outputs_of, const std::function<bool()>& go_on = [] { return true; }) {
   const at::Device device = optimizer.param_groups()[0].params()[0].device();
-  worker::Mean loss;
+  Mean loss;
   for (const auto& read : loader) {
     const auto batch = read.to(device);
     optimizer.zero_grad();
@@ -55,8 +53,7 @@ worker::Mean train_epoch(
 
 // The line of epoch number `epoch`, from 0. Nothing where this rank has seen no sample: the run was
 // cut off behind the last batch of the epoch.
-inline void say_epoch(const worker::Process& process, int epoch, int epochs,
-                      const worker::Mean& loss) {
+inline void say_epoch(const Process& process, int epoch, int epochs, const Mean& loss) {
   const double mean = loss.over(*process.collective);
   if (loss.count() > 0) say(process, fmt::format("epoch {}/{} loss={}", epoch + 1, epochs, mean));
 }
@@ -65,15 +62,15 @@ inline void say_epoch(const worker::Process& process, int epoch, int epochs,
 // padding; only sums and counts travel. `outputs_of(batch)` uses the net itself, not DataParallel:
 // there is nothing to sum, and ranks may have unequal batches. Leaves the net in evaluation mode.
 template <typename Dataset, typename OutputsOf>
-double accuracy_over(worker::Collective& ranks, torch::nn::Module& net, const Dataset& held_out,
+double accuracy_over(Collective& ranks, torch::nn::Module& net, const Dataset& held_out,
                      std::size_t batch_size, const OutputsOf& outputs_of) {
   const torch::NoGradGuard no_gradients;
   net.eval();
-  const worker::DistributedSampler sampler(held_out.size(), ranks.world_size(), ranks.rank(),
-                                           {.shuffle = false});
-  worker::BatchLoader loader(held_out, sampler, batch_size, {.unpadded = true});
+  const DistributedSampler sampler(held_out.size(), ranks.world_size(), ranks.rank(),
+                                   {.shuffle = false});
+  BatchLoader loader(held_out, sampler, batch_size, {.unpadded = true});
   const at::Device device = net.parameters()[0].device();
-  worker::Mean right;
+  Mean right;
   for (const auto& read : loader) {
     const auto batch = read.to(device);
     const auto guesses = outputs_of(batch).argmax(1);
@@ -85,16 +82,14 @@ double accuracy_over(worker::Collective& ranks, torch::nn::Module& net, const Da
 
 // The same for a net that takes the `inputs` of a batch.
 template <typename Net, typename Dataset>
-double accuracy_over(worker::Collective& ranks, Net& net, const Dataset& held_out,
-                     std::size_t batch_size) {
+double accuracy_over(Collective& ranks, Net& net, const Dataset& held_out, std::size_t batch_size) {
   return accuracy_over(ranks, *net, held_out, batch_size,
                        [&](const auto& batch) { return net->forward(batch.inputs); });
 }
 
 // The last lines of an example: what its twin prints, too.
-inline void say_result(const worker::Process& process, const torch::nn::Module& net,
-                       double accuracy) {
-  say(process, fmt::format("weights={:016x}\naccuracy={:.4f}", worker::checksum(net), accuracy));
+inline void say_result(const Process& process, const torch::nn::Module& net, double accuracy) {
+  say(process, fmt::format("weights={:016x}\naccuracy={:.4f}", checksum(net), accuracy));
 }
 
 }  // namespace ddprun::examples

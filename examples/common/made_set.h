@@ -1,6 +1,7 @@
 // Samples that need no file: for examples whose idea is not in their data. The training thread.
 #pragma once
 
+#include <ddprun/tensor_dataset.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -8,15 +9,13 @@
 
 #include <cstdint>
 
-#include "worker/data/tensor_batch.h"
-
 namespace ddprun::examples {
 
 inline constexpr std::int64_t kMadeNumbers = 20, kMadeClasses = 10;
 
 // Rows of 20 random numbers; the class of one says which of the first 10 is the largest. Equal
 // seeds give equal samples, those of made_set() in examples/pytorch/twin.py.
-inline worker::TensorDataset made_set(std::uint64_t seed, std::int64_t count) {
+inline TensorDataset made_set(std::uint64_t seed, std::int64_t count) {
   torch::manual_seed(seed);
   const auto inputs = torch::randn({count, kMadeNumbers});
   return {inputs, inputs.narrow(1, 0, kMadeClasses).argmax(1)};

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <ddprun/process.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -10,8 +11,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include "worker/collective/nccl/nccl_collective.h"
 
 namespace ddprun::examples {
 namespace {
@@ -29,19 +28,18 @@ int fail(std::string_view name, int code, std::string_view message) {
 }
 
 // Reads --device.
-worker::BootstrapOptions options_of(const std::string& device) {
+BootstrapOptions options_of(const std::string& device) {
   if (device == "cpu") return {};
-  return {.device = worker::Device::kCuda, .cpu_instead = device == "auto"};
+  return {.device = Device::kCuda, .cpu_instead = device == "auto"};
 }
 
-void meet_and_train(const std::string& device, const std::function<void(worker::Process&)>& train) {
-  auto process = worker::bootstrap(options_of(device));
-  if (process) return train(*process);
-  const std::string why = device == "cuda" ? worker::why_no_gpu() : "";
+void meet_and_train(const std::string& device, const std::function<void(Process&)>& train) {
+  const std::string why = device == "cuda" ? why_no_gpu() : "";
   if (!why.empty())
     throw UsageError(
         fmt::format("--device: 'cuda' given, expected auto or cpu on this machine: {}", why));
-  throw std::runtime_error(process.error().message());
+  Process process = bootstrap(options_of(device));
+  train(process);
 }
 
 // Parses, and then does `work`. The exit code.
@@ -59,7 +57,7 @@ int run(std::string_view name, Flags& flags, const std::vector<std::string>& arg
     return 0;
   } catch (const UsageError& error) {
     return fail(name, 2, error.what());
-  } catch (const worker::LoggedError&) {
+  } catch (const LoggedError&) {
     // One line for all ranks of the host is in the log already.
     return 1;
   } catch (const c10::Error& error) {
@@ -72,8 +70,7 @@ int run(std::string_view name, Flags& flags, const std::vector<std::string>& arg
 }  // namespace
 
 int run_program(std::string_view name, Flags& flags, int argc, char** argv,
-                const std::function<void()>& load,
-                const std::function<void(worker::Process&)>& train) {
+                const std::function<void()>& load, const std::function<void(Process&)>& train) {
   return run(name, flags, {argv + 1, argv + argc}, [&] {
     load();
     meet_and_train("cpu", train);
@@ -81,8 +78,7 @@ int run_program(std::string_view name, Flags& flags, int argc, char** argv,
 }
 
 int run_training(std::string_view name, Flags& flags, int argc, char** argv,
-                 const std::function<void()>& load,
-                 const std::function<void(worker::Process&)>& train) {
+                 const std::function<void()>& load, const std::function<void(Process&)>& train) {
   std::string device = "auto";
   flags.word("--device", device, {"auto", "cpu", "cuda"},
              "where a worker trains: on its GPU, if there is one for each; cpu; cuda (auto)");
@@ -92,7 +88,7 @@ int run_training(std::string_view name, Flags& flags, int argc, char** argv,
   });
 }
 
-void say(const worker::Process& process, std::string_view text) {
+void say(const Process& process, std::string_view text) {
   if (process.collective->rank() != 0) return;
   // stdout may be a pipe, which is not flushed at the end of a line.
   fmt::print("{}\n", text);

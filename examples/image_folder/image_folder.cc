@@ -7,6 +7,8 @@
 //   ddprun --standalone --nproc-per-node=2 build/bin/image_folder --data /tmp/imagenette
 //
 // examples/pytorch/image_folder.py does the same with Pillow.
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <fmt/format.h>
 #include <torch/nn.h>
 #include <torch/utils.h>
@@ -19,8 +21,6 @@
 #include "examples/common/program.h"
 #include "examples/image_folder/photo_set.h"
 #include "examples/nets/resnet18.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/zero/optimizers.h"
 
 namespace {
 
@@ -36,7 +36,7 @@ struct Options {
 };
 
 // Images a second that the readers give to this rank when nothing else is done.
-void read_all(worker::Process& process, worker::BatchLoader<PhotoSet>& loader) {
+void read_all(Process& process, BatchLoader<PhotoSet>& loader) {
   const auto start = std::chrono::steady_clock::now();
   std::size_t images = 0;
   for (const auto& batch : loader) images += batch.size();
@@ -45,20 +45,19 @@ void read_all(worker::Process& process, worker::BatchLoader<PhotoSet>& loader) {
                            static_cast<double>(images) / seconds.count()));
 }
 
-void train(worker::Process& process, const Options& options, const PhotoSet& photos,
+void train(Process& process, const Options& options, const PhotoSet& photos,
            const PhotoSet& held_out) {
-  worker::Collective& ranks = *process.collective;
-  worker::DistributedSampler sampler(photos.size(), ranks.world_size(), ranks.rank());
-  worker::BatchLoader loader(
+  Collective& ranks = *process.collective;
+  DistributedSampler sampler(photos.size(), ranks.world_size(), ranks.rank());
+  BatchLoader loader(
       photos, sampler, static_cast<std::size_t>(options.batch_size),
       {.workers = static_cast<std::size_t>(options.workers), .pin = examples::on_gpu(process)});
   if (options.read_only) return read_all(process, loader);
   torch::manual_seed(1);
   examples::ResNet18 net(photos.classes(), 7, options.width);
   examples::place(process, *net);
-  worker::DataParallel parallel(net.ptr(), ranks);
-  worker::SGD optimizer(net->parameters(),
-                        worker::SGD::Options(options.lr).momentum(0.9).weight_decay(1e-4));
+  DataParallel parallel(net.ptr(), ranks);
+  SGD optimizer(net->parameters(), SGD::Options(options.lr).momentum(0.9).weight_decay(1e-4));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint64_t>(epoch));
     const auto loss = examples::train_epoch(loader, parallel, optimizer, [&](const auto& batch) {
@@ -88,12 +87,15 @@ int main(int argc, char** argv) {
   const auto load = [&] {
     const auto side = static_cast<std::size_t>(options.side);
     train_set =
-        PhotoSet(examples::value_of("--data", worker::list_image_folder(options.data / "train")),
+        PhotoSet(examples::value_of(
+                     "--data", [&] { return readers::list_image_folder(options.data / "train"); }),
                  side, true);
-    test_set = PhotoSet(
-        examples::value_of("--data", worker::list_image_folder(options.data / "val")), side, false);
+    test_set =
+        PhotoSet(examples::value_of(
+                     "--data", [&] { return readers::list_image_folder(options.data / "val"); }),
+                 side, false);
   };
-  return examples::run_training(
-      "image_folder", flags, argc, argv, load,
-      [&](worker::Process& process) { train(process, options, *train_set, *test_set); });
+  return examples::run_training("image_folder", flags, argc, argv, load, [&](Process& process) {
+    train(process, options, *train_set, *test_set);
+  });
 }

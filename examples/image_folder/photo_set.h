@@ -3,6 +3,8 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ddprun/readers.h>
+#include <ddprun/tensor_dataset.h>
 
 #include <cstdint>
 #include <random>
@@ -10,22 +12,18 @@
 #include <utility>
 #include <vector>
 
-#include "examples/readers/image.h"
-#include "examples/readers/image_folder.h"
-#include "worker/data/tensor_batch.h"
-
 namespace ddprun::examples {
 
 class PhotoSet {
  public:
-  PhotoSet(worker::ImageFolder folder, std::size_t side, bool augment)
+  PhotoSet(readers::ImageFolder folder, std::size_t side, bool augment)
       : folder_(std::move(folder)), side_(side), augment_(augment) {}
 
   std::size_t size() const { return folder_.count(); }
   std::int64_t classes() const { return static_cast<std::int64_t>(folder_.classes.size()); }
 
   // Throws std::runtime_error with the name of a file that cannot be decoded.
-  worker::TensorBatch batch(const worker::BatchRequest& request) const {
+  TensorBatch batch(const BatchRequest& request) const {
     const auto count = static_cast<std::int64_t>(request.indices.size()),
                side = static_cast<std::int64_t>(side_);
     auto inputs = at::empty({count, 3, side, side});
@@ -35,10 +33,10 @@ class PhotoSet {
     for (std::size_t i = 0; i < request.indices.size(); ++i) {
       const auto& file = folder_.files[request.indices[i]];
       // A part of a photograph has still half of its side or more.
-      const auto image = worker::load_image(file.path, augment_ ? 2 * side_ : side_).value();
+      const auto image = readers::load_image(file.path, augment_ ? 2 * side_ : side_);
       const auto crop = augment_ ? random_part(image, request.epoch, request.indices[i])
-                                 : worker::middle_square(image);
-      worker::write_pixels(image, crop, side_, all.subspan(i * pixels, pixels));
+                                 : readers::middle_square(image);
+      readers::write_pixels(image, crop, side_, all.subspan(i * pixels, pixels));
       labels.push_back(file.label);
     }
     return {inputs, at::tensor(labels)};
@@ -46,14 +44,14 @@ class PhotoSet {
 
  private:
   // A square with half of the shorter side or more, anywhere, and in half of the cases mirrored.
-  static worker::Crop random_part(const worker::Image& image, std::uint64_t epoch,
-                                  std::size_t index) {
+  static readers::Crop random_part(const readers::Image& image, std::uint64_t epoch,
+                                   std::size_t index) {
     std::seed_seq seed{static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(index)};
     std::mt19937 random(seed);
     const auto share = [&random] {
       return static_cast<double>(random()) / static_cast<double>(std::mt19937::max());
     };
-    auto crop = worker::middle_square(image);
+    auto crop = readers::middle_square(image);
     const double part = 0.5 + 0.5 * share();
     crop.width *= part;
     crop.height *= part;
@@ -63,7 +61,7 @@ class PhotoSet {
     return crop;
   }
 
-  worker::ImageFolder folder_;
+  readers::ImageFolder folder_;
   std::size_t side_;
   bool augment_;
 };

@@ -6,6 +6,8 @@
 //   ddprun --standalone --nproc-per-node=2 build/bin/imdb --data /tmp/imdb
 //
 // examples/pytorch/imdb.py ends with the same bits.
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <torch/nn.h>
 #include <torch/utils.h>
 
@@ -16,8 +18,6 @@
 #include "examples/common/classifier.h"
 #include "examples/common/program.h"
 #include "examples/imdb/review_set.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/zero/optimizers.h"
 
 namespace {
 
@@ -54,15 +54,15 @@ class NetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-void train(worker::Process& process, const Options& options, const examples::Reviews& reviews) {
-  worker::Collective& ranks = *process.collective;
+void train(Process& process, const Options& options, const examples::Reviews& reviews) {
+  Collective& ranks = *process.collective;
   torch::manual_seed(1);
   Net net(reviews.vocabulary_size, options.long_text);
   examples::place(process, *net);
-  worker::DataParallel parallel(net.ptr(), ranks, {.find_unused_parameters = true});
-  worker::SGD optimizer(net->parameters(), worker::SGD::Options(options.lr));
-  worker::DistributedSampler sampler(reviews.train.size(), ranks.world_size(), ranks.rank());
-  worker::BatchLoader loader(reviews.train, sampler, static_cast<std::size_t>(options.batch_size));
+  DataParallel parallel(net.ptr(), ranks, {.find_unused_parameters = true});
+  SGD optimizer(net->parameters(), SGD::Options(options.lr));
+  DistributedSampler sampler(reviews.train.size(), ranks.world_size(), ranks.rank());
+  BatchLoader loader(reviews.train, sampler, static_cast<std::size_t>(options.batch_size));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint64_t>(epoch));
     const auto loss = examples::train_epoch(loader, parallel, optimizer, [&](const auto& batch) {
@@ -90,11 +90,11 @@ int main(int argc, char** argv) {
   flags.rate("--lr", options.lr, "learning rate (1)");
   std::optional<examples::Reviews> reviews;
   const auto load = [&] {
-    reviews = examples::value_of(
-        "--data", examples::read_reviews(options.data, static_cast<std::size_t>(options.words),
-                                         static_cast<std::size_t>(options.length)));
+    reviews = examples::value_of("--data", [&] {
+      return examples::read_reviews(options.data, static_cast<std::size_t>(options.words),
+                                    static_cast<std::size_t>(options.length));
+    });
   };
-  return examples::run_training("imdb", flags, argc, argv, load, [&](worker::Process& process) {
-    train(process, options, *reviews);
-  });
+  return examples::run_training("imdb", flags, argc, argv, load,
+                                [&](Process& process) { train(process, options, *reviews); });
 }

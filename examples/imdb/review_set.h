@@ -2,14 +2,13 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ddprun/data_loader.h>
+#include <ddprun/readers.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <utility>
 #include <vector>
-
-#include "examples/readers/text_folder.h"
-#include "worker/data/batch_loader.h"
 
 namespace ddprun::examples {
 
@@ -26,14 +25,14 @@ struct ReviewBatch {
 
 class ReviewSet {
  public:
-  ReviewSet(const worker::LabelledTexts& reviews, const worker::Vocabulary& vocabulary,
+  ReviewSet(const readers::LabelledTexts& reviews, const readers::Vocabulary& vocabulary,
             std::size_t length)
       : labels_(reviews.labels) {
     for (const auto& text : reviews.texts) words_.push_back(vocabulary.codes_of(text, length));
   }
 
   std::size_t size() const { return labels_.size(); }
-  ReviewBatch batch(const worker::BatchRequest& request) const {
+  ReviewBatch batch(const BatchRequest& request) const {
     std::vector<std::int64_t> words, starts, labels;
     for (const std::size_t index : request.indices) {
       starts.push_back(static_cast<std::int64_t>(words.size()));
@@ -53,15 +52,13 @@ struct Reviews {
   std::int64_t vocabulary_size = 0;
 };
 
-inline Result<Reviews> read_reviews(const std::filesystem::path& folder, std::size_t most_words,
-                                    std::size_t length) {
-  const auto train = worker::read_text_folders(folder / "train");
-  if (!train) return train.error();
-  const auto held_out = worker::read_text_folders(folder / "test");
-  if (!held_out) return held_out.error();
-  const worker::Vocabulary vocabulary(train->texts, most_words);
-  return Reviews{ReviewSet(*train, vocabulary, length), ReviewSet(*held_out, vocabulary, length),
-                 static_cast<std::int64_t>(vocabulary.size())};
+inline Reviews read_reviews(const std::filesystem::path& folder, std::size_t most_words,
+                            std::size_t length) {
+  const auto train = readers::read_text_folders(folder / "train");
+  const auto held_out = readers::read_text_folders(folder / "test");
+  const readers::Vocabulary vocabulary(train.texts, most_words);
+  return {ReviewSet(train, vocabulary, length), ReviewSet(held_out, vocabulary, length),
+          static_cast<std::int64_t>(vocabulary.size())};
 }
 
 }  // namespace ddprun::examples

@@ -6,13 +6,13 @@
 //   ddprun --standalone --nproc-per-node=3 build/bin/metrics
 //
 // examples/pytorch/metrics.py prints the same.
+#include <ddprun/metrics.h>
+#include <ddprun/sampler.h>
 #include <fmt/format.h>
 
 #include <array>
 
 #include "examples/common/program.h"
-#include "worker/collective/core/mean.h"
-#include "worker/data/distributed_sampler.h"
 
 namespace {
 
@@ -23,10 +23,10 @@ using examples::say;
 double loss_of(int rank, int batch) { return 1.0 + rank + 0.5 * batch; }
 double samples_of(int rank, int batch) { return 8.0 * (rank + 1) - batch; }
 
-void run(worker::Process& process) {
-  worker::Collective& ranks = *process.collective;
+void run(Process& process) {
+  Collective& ranks = *process.collective;
   const int rank = ranks.rank();
-  worker::Mean loss;
+  Mean loss;
   for (int batch = 0; batch <= rank; ++batch) {
     const double samples = samples_of(rank, batch);
     loss.add(loss_of(rank, batch) * samples, samples);
@@ -35,9 +35,9 @@ void run(worker::Process& process) {
   ranks.sum(means);
 
   // 10 samples for these ranks; the guesses for 0, 3, 6 and 9 are right. The padding counts 0.
-  const worker::DistributedSampler sampler(10, ranks.world_size(), rank, {.shuffle = false});
+  const DistributedSampler sampler(10, ranks.world_size(), rank, {.shuffle = false});
   const auto mine = sampler.indices();
-  worker::Mean right, right_padded;
+  Mean right, right_padded;
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const double guess = mine[i] % 3 == 0 ? 1 : 0;
     const double weight = i < sampler.unpadded_size() ? 1 : 0;
@@ -45,7 +45,7 @@ void run(worker::Process& process) {
     right_padded.add(guess);
   }
   // One round trip for all three.
-  const auto all = worker::means_over(ranks, {loss, right, right_padded});
+  const auto all = means_over(ranks, {loss, right, right_padded});
   say(process, fmt::format("mean over all samples={:.6f}\nmean of the ranks' means={:.6f}\n"
                            "accuracy={:.6f}\naccuracy with the padding={:.6f}",
                            all[0], means[0] / ranks.world_size(), all[1], all[2]));

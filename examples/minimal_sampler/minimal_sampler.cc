@@ -4,6 +4,7 @@
 //   ddprun --standalone --nproc-per-node=4 build/bin/minimal_sampler
 //
 // examples/pytorch/minimal_sampler.py prints the same.
+#include <ddprun/data_loader.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,7 +13,6 @@
 #include <vector>
 
 #include "examples/common/program.h"
-#include "worker/data/batch_loader.h"
 
 namespace {
 
@@ -23,23 +23,23 @@ constexpr std::size_t kSamples = 24;
 
 // A dataset without data: a batch is the list of its samples.
 struct Numbers {
-  std::vector<std::size_t> batch(const worker::BatchRequest& request) const {
+  std::vector<std::size_t> batch(const BatchRequest& request) const {
     return {request.indices.begin(), request.indices.end()};
   }
 };
 
 // Rank 0 prints the lines of all ranks, so that they come in order.
-void print_in_order(const worker::Process& process, const std::string& line) {
+void print_in_order(const Process& process, const std::string& line) {
   const auto lines = process.collective->all_gather_bytes(std::as_bytes(std::span(line)));
   for (const auto& bytes : lines)
     say(process, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-void run(worker::Process& process) {
+void run(Process& process) {
   const int rank = process.collective->rank();
-  worker::DistributedSampler sampler(kSamples, process.collective->world_size(), rank);
+  DistributedSampler sampler(kSamples, process.collective->world_size(), rank);
   const Numbers numbers;
-  worker::BatchLoader loader(numbers, sampler, 4);
+  BatchLoader loader(numbers, sampler, 4);
   for (int epoch = 0; epoch < 2; ++epoch) {
     sampler.set_epoch(static_cast<std::uint64_t>(epoch));
     std::vector<std::vector<std::size_t>> batches;

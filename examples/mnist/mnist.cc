@@ -4,6 +4,10 @@
 //
 // examples/pytorch/ddp_mnist.py ends with the same loss and accuracy.
 // Exit codes: 0 for success, 2 for a wrong command line or wrong data, 1 for what fails later.
+#include <ddprun/checkpoint.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/metrics.h>
+#include <ddprun/optimizers.h>
 #include <fmt/format.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -22,13 +26,6 @@
 #include "examples/common/program.h"
 #include "examples/common/progress.h"
 #include "examples/mnist/net.h"
-#include "worker/checkpoint/atomic_file.h"
-#include "worker/checkpoint/checkpoint.h"
-#include "worker/checkpoint/module_values.h"
-#include "worker/collective/core/mean.h"
-#include "worker/collective/core/require_same.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/zero/optimizers.h"
 
 namespace {
 
@@ -47,7 +44,7 @@ struct Options {
   std::uint64_t seed = 1;
   bool resume = false;
   std::string progress = "auto";
-  worker::LoadOptions load;
+  LoadOptions load;
 };
 
 examples::Flags flags_of(Options& options) {
@@ -72,7 +69,7 @@ examples::Flags flags_of(Options& options) {
 }
 
 // Every rank makes the same weights. DataParallel copies rank 0's anyway.
-examples::Net make_net(std::uint64_t seed, const worker::Process& process) {
+examples::Net make_net(std::uint64_t seed, const Process& process) {
   torch::manual_seed(seed);
   examples::Net net;
   examples::place(process, *net);
@@ -82,8 +79,8 @@ examples::Net make_net(std::uint64_t seed, const worker::Process& process) {
 // One run on this rank. All ranks make it and run it at the same time.
 class Training {
  public:
-  Training(const Options& options, worker::Process& process, const worker::TensorDataset& train,
-           const worker::TensorDataset& held_out)
+  Training(const Options& options, Process& process, const TensorDataset& train,
+           const TensorDataset& held_out)
       : options_(options),
         world_(process.world),
         ranks_(*process.collective),
@@ -92,7 +89,7 @@ class Training {
         held_out_(held_out),
         progress_(examples::progress_mode(options.progress), ::isatty(STDOUT_FILENO) != 0),
         net_(make_net(options.seed, process)),
-        optimizer_(net_->parameters(), worker::SGD::Options(options.lr).momentum(kMomentum)),
+        optimizer_(net_->parameters(), SGD::Options(options.lr).momentum(kMomentum)),
         parallel_(net_.ptr(), ranks_),
         sampler_(train.size(), ranks_.world_size(), ranks_.rank(), {.seed = options.seed}),
         epochs_done_(load_or_start_anew()) {}
@@ -115,19 +112,32 @@ class Training {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     // Data-parallel training keeps the weights equal on all ranks, bit for bit. If they are not,
     // the result is worthless, and nobody must take it for one.
-    const std::uint64_t weights = worker::checksum(*net_);
-    worker::require_same(ranks_, weights, "weights after training");
+    const std::uint64_t weights = checksum(*net_);
+    require_same(ranks_, weights, "weights after training");
     report(progress_.line(fmt::format("trained for {:.1f} s", seconds.count())));
     if (loss) report(fmt::format("loss={}\n", *loss));
     report(fmt::format("weights={:016x}\naccuracy={:.4f}\n", weights, accuracy));
   }
 
  private:
-  worker::CheckpointRun state() { return {*net_, optimizer_, ranks_, &parallel_}; }
+  CheckpointRun state() { return {*net_, optimizer_, ranks_, &parallel_}; }
 
   // Whether there is a state to go on from. Rank 0 asks, and its answer counts for all ranks. On
   // another host the file may be missing or be older. A restarted or resized job goes on from the
   // file if it has saved it itself. With --resume any job does.
+  bool is_of_this_job(const std::filesystem::path& file) const {
+    try {
+      const CheckpointInfo info = read_checkpoint_info(file);
+      const Value* found = info.extra.find(kJobKey);
+      const std::string* job = found != nullptr ? found->as<std::string>() : nullptr;
+      return job != nullptr && *job == job_;
+    } catch (const CheckpointError& error) {
+      // It may be ours, on a disk that fails. Starting anew would lose hours of work.
+      if (error.of_system()) throw;
+      return false;
+    }
+  }
+
   bool finds_own_checkpoint() const {
     const std::filesystem::path& file = options_.checkpoint;
     if (file.empty() || !std::filesystem::exists(file)) return false;
@@ -135,13 +145,7 @@ class Training {
     // The launcher's cookie is this job's alone: it tells as long as rank 0 stays on its node. A
     // run id may be that of earlier jobs, too: there only a restart tells. A resize is no restart.
     if (world_.restart_count > 0 || !world_.job_cookie.empty()) {
-      const auto info = worker::read_checkpoint_info(file);
-      const worker::Value* found = info ? info->extra.find(kJobKey) : nullptr;
-      const std::string* job = found != nullptr ? found->as<std::string>() : nullptr;
-      if (job != nullptr && *job == job_) return true;
-      // It may be ours, on a disk that fails. Starting anew would lose hours of work: value()
-      // throws.
-      if (!info && info.error().code() == ErrorCode::kSystem) info.value();
+      if (is_of_this_job(file)) return true;
     }
     std::filesystem::rename(file,
                             file.string() + ".old");  // another job's: we must not overwrite it
@@ -150,10 +154,10 @@ class Training {
 
   int load_or_start_anew() {
     const std::byte found{ranks_.rank() == 0 && finds_own_checkpoint()};
-    worker::LoadedCheckpoint loaded;
+    LoadedCheckpoint loaded;
     std::string begins = "new weights";
     if (ranks_.from_root(std::span(&found, 1), 0).at(0) != std::byte{0}) {
-      loaded = worker::load_checkpoint(options_.checkpoint, state(), options_.load).value();
+      loaded = load_checkpoint(options_.checkpoint, state(), options_.load);
       begins = fmt::format("resumed after epoch {}", loaded.info.epoch);
       if (const auto how = describe(loaded); !how.empty()) begins += fmt::format(" ({})", how);
     }
@@ -173,10 +177,10 @@ class Training {
                        static_cast<std::uint64_t>(epoch * ranks_.world_size() + ranks_.rank()));
     // All ranks have equally many batches: each step needs all of them. The digits are in memory,
     // so no thread reads ahead.
-    worker::BatchLoader loader(train_, sampler_, static_cast<std::size_t>(options_.batch_size),
-                               {.workers = 0});
+    BatchLoader loader(train_, sampler_, static_cast<std::size_t>(options_.batch_size),
+                       {.workers = 0});
     const at::Device device = net_->parameters()[0].device();
-    worker::Mean loss;
+    Mean loss;
     int step = 0;
     for (const auto& read : loader) {
       const auto batch = read.to(device);
@@ -204,9 +208,9 @@ class Training {
     const bool is_best = accuracy > best_;
     best_ = std::max(best_, accuracy);
     if (options_.checkpoint.empty()) return;
-    worker::CheckpointInfo info{.epoch = epoch, .arch = "mnist", .best_prec1 = best_};
-    info.extra.set(kJobKey, worker::Value(job_));
-    worker::save_checkpoint(options_.checkpoint, state(), info, {.is_best = is_best}).value();
+    CheckpointInfo info{.epoch = epoch, .arch = "mnist", .best_prec1 = best_};
+    info.extra.set(kJobKey, Value(job_));
+    save_checkpoint(options_.checkpoint, state(), info, {.is_best = is_best});
   }
 
   void report(const std::string& bytes) const {
@@ -216,16 +220,16 @@ class Training {
   }
 
   const Options& options_;
-  const WorkerEnv& world_;
-  worker::Collective& ranks_;
+  const World& world_;
+  Collective& ranks_;
   const std::string job_;
-  const worker::TensorDataset& train_;
-  const worker::TensorDataset& held_out_;
+  const TensorDataset& train_;
+  const TensorDataset& held_out_;
   examples::Progress progress_;
   examples::Net net_;
-  worker::SGD optimizer_;
-  worker::DataParallel parallel_;
-  worker::DistributedSampler sampler_;
+  SGD optimizer_;
+  DataParallel parallel_;
+  DistributedSampler sampler_;
   double best_ = 0;  // accuracy
   int epochs_done_;
 };
@@ -235,19 +239,19 @@ class Training {
 int main(int argc, char** argv) {
   Options options;
   auto flags = flags_of(options);
-  std::optional<worker::TensorDataset> train, held_out;
+  std::optional<TensorDataset> train, held_out;
   const auto load = [&] {
     if (options.resume && options.checkpoint.empty())
       throw examples::UsageError("--resume: needs --checkpoint FILE");
     // A path that cannot be written is an error now, not after the first epoch.
     if (!options.checkpoint.empty())
-      examples::require("--checkpoint", worker::check_replaceable(options.checkpoint));
-    train =
-        examples::to_tensors(examples::value_of("--data", worker::read_idx(options.data, "train")));
-    held_out =
-        examples::to_tensors(examples::value_of("--data", worker::read_idx(options.data, "t10k")));
+      examples::value_of("--checkpoint", [&] { check_checkpoint_path(options.checkpoint); });
+    train = examples::to_tensors(
+        examples::value_of("--data", [&] { return readers::read_idx(options.data, "train"); }));
+    held_out = examples::to_tensors(
+        examples::value_of("--data", [&] { return readers::read_idx(options.data, "t10k"); }));
   };
-  return examples::run_training("mnist", flags, argc, argv, load, [&](worker::Process& process) {
+  return examples::run_training("mnist", flags, argc, argv, load, [&](Process& process) {
     Training(options, process, *train, *held_out).run();
   });
 }

@@ -2,11 +2,10 @@
 // examples/pytorch/ddp_mnist.py, so that equal seeds give equal weights. The training thread only.
 #pragma once
 
+#include <ddprun/readers.h>
+#include <ddprun/tensor_dataset.h>
 #include <torch/nn.h>
 #include <torch/types.h>
-
-#include "examples/readers/labelled_images.h"
-#include "worker/data/tensor_batch.h"
 
 namespace ddprun::examples {
 
@@ -40,7 +39,7 @@ TORCH_MODULE(Net);
 
 // Images [count, 1, 28, 28] float, with mean 0 and deviation 1 over MNIST, and labels [count]
 // int64.
-inline worker::TensorDataset to_tensors(worker::LabelledImages digits) {
+inline TensorDataset to_tensors(readers::LabelledImages digits) {
   constexpr double kMean = 0.1307, kDeviation = 0.3081;  // of the 60,000 training images
   const auto count = static_cast<std::int64_t>(digits.count());
   const auto images = torch::from_blob(digits.pixels.data(), {count, 1, 28, 28}, torch::kByte);

@@ -86,7 +86,7 @@ def say(text):
 
 
 def checksum(net):
-    """FNV-1a over parameters and buffers: worker::checksum() of the engine."""
+    """FNV-1a over parameters and buffers: checksum() of the engine."""
     value = 0xCBF29CE484222325
     for tensor in (*net.parameters(), *net.buffers()):
         for byte in tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).tolist():

@@ -1,12 +1,12 @@
+#include <ddprun/readers.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "examples/readers/file_text.h"
-#include "examples/readers/labelled_images.h"
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 constexpr std::size_t kSide = 32;
@@ -35,9 +35,8 @@ Result<void> append_file(LabelledImages& images, const std::filesystem::path& pa
   return {};
 }
 
-}  // namespace
-
-Result<LabelledImages> read_cifar10(const std::filesystem::path& folder, const std::string& part) {
+Result<LabelledImages> try_read_cifar10(const std::filesystem::path& folder,
+                                        const std::string& part) {
   LabelledImages images{.channels = 3, .side = kSide};
   if (part == "test") {
     if (auto read = append_file(images, folder / "test_batch.bin"); !read) return read.error();
@@ -50,4 +49,10 @@ Result<LabelledImages> read_cifar10(const std::filesystem::path& folder, const s
   return images;
 }
 
-}  // namespace ddprun::worker
+}  // namespace
+
+LabelledImages read_cifar10(const std::filesystem::path& folder, const std::string& part) {
+  return value_or_throw(try_read_cifar10(folder, part));
+}
+
+}  // namespace ddprun::readers

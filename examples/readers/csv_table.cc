@@ -1,5 +1,4 @@
-#include "examples/readers/csv_table.h"
-
+#include <ddprun/readers.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 #include "base/numbers.h"
 #include "examples/readers/file_text.h"
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
@@ -97,7 +96,8 @@ std::optional<double> parse_number(const std::string& cell) {
 }
 
 // Why the row does not fit, or an empty text.
-std::string append(Table& table, const CsvRow& row, std::size_t count, const TableLayout& layout) {
+std::string append(CsvTable& table, const CsvRow& row, std::size_t count,
+                   const TableLayout& layout) {
   if (count != layout.columns.size())
     return fmt::format("{} cells, expected {}", count, layout.columns.size());
   std::size_t number = 0, category = 0;
@@ -118,10 +118,9 @@ std::string append(Table& table, const CsvRow& row, std::size_t count, const Tab
   return {};
 }
 
-}  // namespace
-
-Result<void> read_csv_rows(std::string_view text, const CsvOptions& options, std::size_t cells_max,
-                           const std::function<std::string(CsvRow, std::size_t)>& take) {
+Result<void> try_read_csv_rows(std::string_view text, const CsvOptions& options,
+                               std::size_t cells_max,
+                               const std::function<std::string(CsvRow, std::size_t)>& take) {
   RowReader reader(text);
   bool header = options.header;
   while (!reader.at_end()) {
@@ -138,27 +137,27 @@ Result<void> read_csv_rows(std::string_view text, const CsvOptions& options, std
   return {};
 }
 
-Result<std::vector<CsvRow>> parse_csv(std::string_view text, const CsvOptions& options) {
+Result<std::vector<CsvRow>> try_parse_csv(std::string_view text, const CsvOptions& options) {
   std::vector<CsvRow> rows;
   const auto keep = [&](CsvRow row, std::size_t) {
     rows.push_back(std::move(row));
     return std::string();
   };
-  const auto read = read_csv_rows(text, options, std::numeric_limits<std::size_t>::max(), keep);
+  const auto read = try_read_csv_rows(text, options, std::numeric_limits<std::size_t>::max(), keep);
   if (!read) return read.error();
   return rows;
 }
 
-Result<Table> read_csv(const std::filesystem::path& path, const TableLayout& layout) {
+Result<CsvTable> try_read_csv(const std::filesystem::path& path, const TableLayout& layout) {
   const auto text = read_file(path, kMaxTableBytes);
   if (!text) return text.error();
-  Table table;
+  CsvTable table;
   const auto of_kind = [&](ColumnKind kind) {
     return static_cast<std::size_t>(std::ranges::count(layout.columns, kind, &Column::kind));
   };
   table.numbers.resize(of_kind(ColumnKind::kNumber));
   table.categories.resize(of_kind(ColumnKind::kCategory));
-  const auto read = read_csv_rows(
+  const auto read = try_read_csv_rows(
       *text, layout.csv, layout.columns.size(),
       [&](const CsvRow& row, std::size_t count) { return append(table, row, count, layout); });
   if (!read) return broken_file(path, read.error().message());
@@ -166,7 +165,9 @@ Result<Table> read_csv(const std::filesystem::path& path, const TableLayout& lay
   return table;
 }
 
-TableScale::TableScale(const Table& training) {
+}  // namespace
+
+TableScale::TableScale(const CsvTable& training) {
   for (const auto& column : training.numbers) {
     double sum = 0, squares = 0, count = 0;
     for (const auto& value : column) {
@@ -187,7 +188,7 @@ TableScale::TableScale(const Table& training) {
   }
 }
 
-ScaledTable TableScale::scale(const Table& table) const {
+ScaledTable TableScale::scale(const CsvTable& table) const {
   ScaledTable scaled{.rows = table.rows};
   for (std::size_t row = 0; row < table.rows; ++row) {
     for (std::size_t i = 0; i < means_.size(); ++i) {
@@ -210,4 +211,17 @@ std::vector<std::int64_t> TableScale::code_counts() const {
   return counts;
 }
 
-}  // namespace ddprun::worker
+void read_csv_rows(std::string_view text, const CsvOptions& options, std::size_t cells_max,
+                   const std::function<std::string(CsvRow, std::size_t)>& take) {
+  return value_or_throw(try_read_csv_rows(text, options, cells_max, take));
+}
+
+std::vector<CsvRow> parse_csv(std::string_view text, const CsvOptions& options) {
+  return value_or_throw(try_parse_csv(text, options));
+}
+
+CsvTable read_csv(const std::filesystem::path& path, const TableLayout& layout) {
+  return value_or_throw(try_read_csv(path, layout));
+}
+
+}  // namespace ddprun::readers

@@ -7,7 +7,7 @@
 #include <memory>
 #include <system_error>
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 struct CloseFile {
@@ -40,4 +40,4 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t mos
   return bytes;
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun::readers

@@ -1,3 +1,4 @@
+#include <ddprun/readers.h>
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -10,9 +11,8 @@
 #include <utility>
 
 #include "examples/readers/file_text.h"
-#include "examples/readers/labelled_images.h"
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 // 0x08: unsigned bytes. Then the number of dimensions: 3 for images, 1 for labels.
@@ -147,10 +147,8 @@ Result<std::vector<std::uint8_t>> read_items(const std::filesystem::path& stem, 
   return items;
 }
 
-}  // namespace
-
-Result<LabelledImages> read_idx(const std::filesystem::path& folder, const std::string& part,
-                                const IdxOptions& options) {
+Result<LabelledImages> try_read_idx(const std::filesystem::path& folder, const std::string& part,
+                                    const IdxOptions& options) {
   const auto images = folder / (part + "-images-idx3-ubyte");
   const auto labels = folder / (part + "-labels-idx1-ubyte");
   auto pixels = read_items(images, kImagesMagic, options.side);
@@ -169,4 +167,11 @@ Result<LabelledImages> read_idx(const std::filesystem::path& folder, const std::
       .side = options.side, .pixels = std::move(*pixels), .labels = std::move(*values)};
 }
 
-}  // namespace ddprun::worker
+}  // namespace
+
+LabelledImages read_idx(const std::filesystem::path& folder, const std::string& part,
+                        const IdxOptions& options) {
+  return value_or_throw(try_read_idx(folder, part, options));
+}
+
+}  // namespace ddprun::readers

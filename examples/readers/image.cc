@@ -1,5 +1,4 @@
-#include "examples/readers/image.h"
-
+#include <ddprun/readers.h>
 #include <png.h>
 #include <turbojpeg.h>
 
@@ -11,7 +10,7 @@
 
 #include "examples/readers/file_text.h"
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 constexpr std::size_t kColours = 3;
@@ -178,21 +177,21 @@ std::vector<Step> steps(double begin, double extent, std::size_t length, std::si
   return all;
 }
 
-}  // namespace
-
-Result<Image> decode_image(std::string_view bytes, std::size_t least_side) {
+Result<Image> try_decode_image(std::string_view bytes, std::size_t least_side) {
   if (bytes.starts_with("\xFF\xD8")) return decode_jpeg(bytes, least_side);
   if (bytes.starts_with("\x89PNG")) return decode_png(bytes);
   return broken("neither a JPEG nor a PNG");
 }
 
-Result<Image> load_image(const std::filesystem::path& path, std::size_t least_side) {
+Result<Image> try_load_image(const std::filesystem::path& path, std::size_t least_side) {
   const auto bytes = read_file(path, kMaxImageBytes);
   if (!bytes) return bytes.error();
-  auto image = decode_image(*bytes, least_side);
+  auto image = try_decode_image(*bytes, least_side);
   if (!image) return broken_file(path, image.error().message());
   return image;
 }
+
+}  // namespace
 
 Crop middle_square(const Image& image) {
   const auto width = static_cast<double>(image.width), height = static_cast<double>(image.height);
@@ -228,4 +227,12 @@ void write_pixels(const Image& image, const Crop& crop, std::size_t side, std::s
   }
 }
 
-}  // namespace ddprun::worker
+Image decode_image(std::string_view bytes, std::size_t least_side) {
+  return value_or_throw(try_decode_image(bytes, least_side));
+}
+
+Image load_image(const std::filesystem::path& path, std::size_t least_side) {
+  return value_or_throw(try_load_image(path, least_side));
+}
+
+}  // namespace ddprun::readers

@@ -1,4 +1,4 @@
-#include "examples/readers/image_folder.h"
+#include <ddprun/readers.h>
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 
 #include "examples/readers/file_text.h"
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 bool is_image(const std::filesystem::path& path) {
@@ -39,9 +39,7 @@ Result<std::vector<std::filesystem::path>> images_below(const std::filesystem::p
   return paths;
 }
 
-}  // namespace
-
-Result<ImageFolder> list_image_folder(const std::filesystem::path& root) {
+Result<ImageFolder> try_list_image_folder(const std::filesystem::path& root) {
   ImageFolder all;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(root, error), end; !error && entry != end;
@@ -59,4 +57,10 @@ Result<ImageFolder> list_image_folder(const std::filesystem::path& root) {
   return all;
 }
 
-}  // namespace ddprun::worker
+}  // namespace
+
+ImageFolder list_image_folder(const std::filesystem::path& root) {
+  return value_or_throw(try_list_image_folder(root));
+}
+
+}  // namespace ddprun::readers

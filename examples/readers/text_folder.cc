@@ -1,4 +1,4 @@
-#include "examples/readers/text_folder.h"
+#include <ddprun/readers.h>
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 
 #include "examples/readers/file_text.h"
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
@@ -31,10 +31,8 @@ constexpr bool in_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '\'';
 }
 
-}  // namespace
-
-Result<LabelledTexts> read_text_folders(const std::filesystem::path& root,
-                                        const std::vector<std::string>& folders) {
+Result<LabelledTexts> try_read_text_folders(const std::filesystem::path& root,
+                                            const std::vector<std::string>& folders) {
   LabelledTexts all;
   for (std::size_t label = 0; label < folders.size(); ++label) {
     const auto files = text_files(root / folders[label]);
@@ -48,6 +46,8 @@ Result<LabelledTexts> read_text_folders(const std::filesystem::path& root,
   }
   return all;
 }
+
+}  // namespace
 
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words;
@@ -87,4 +87,9 @@ std::vector<std::int64_t> Vocabulary::codes_of(std::string_view text, std::size_
   return codes;
 }
 
-}  // namespace ddprun::worker
+LabelledTexts read_text_folders(const std::filesystem::path& root,
+                                const std::vector<std::string>& folders) {
+  return value_or_throw(try_read_text_folders(root, folders));
+}
+
+}  // namespace ddprun::readers

@@ -5,6 +5,9 @@
 //   ddprun --standalone --nproc-per-node=3 build/bin/uneven
 //
 // examples/pytorch/uneven.py prints the same.
+#include <ddprun/data_parallel.h>
+#include <ddprun/join.h>
+#include <ddprun/optimizers.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,9 +17,6 @@
 #include "examples/common/classifier.h"
 #include "examples/common/made_set.h"
 #include "examples/common/program.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/join/join.h"
-#include "worker/training/zero/optimizers.h"
 
 namespace {
 
@@ -34,22 +34,22 @@ int batches_of(int rank) {
   return kBatches[static_cast<std::size_t>(rank) % kBatches.size()];
 }
 
-void train(const worker::Process& process, const Options& options) {
-  worker::Collective& ranks = *process.collective;
+void train(const Process& process, const Options& options) {
+  Collective& ranks = *process.collective;
   const int batches = batches_of(ranks.rank());
   // Each rank has samples of its own.
   const auto seed = static_cast<std::uint64_t>(100 + ranks.rank());
   const auto samples = examples::made_set(seed, batches * options.batch_size);
   auto net = examples::made_net(1, 64);
   examples::place(process, *net);
-  worker::DataParallel parallel(net.ptr(), ranks);
-  worker::SGD optimizer(net->parameters(), worker::SGD::Options(options.lr).momentum(0.9));
+  DataParallel parallel(net.ptr(), ranks);
+  SGD optimizer(net->parameters(), SGD::Options(options.lr).momentum(0.9));
   // A sampler of a world of one: it deals all of them to this rank.
-  const worker::DistributedSampler sampler(samples.size(), 1, 0, {.shuffle = false});
-  worker::BatchLoader loader(samples, sampler, static_cast<std::size_t>(options.batch_size));
-  worker::Mean loss;
+  const DistributedSampler sampler(samples.size(), 1, 0, {.shuffle = false});
+  BatchLoader loader(samples, sampler, static_cast<std::size_t>(options.batch_size));
+  Mean loss;
   {
-    const worker::Join join({.enable = !options.no_join}, parallel);
+    const Join join({.enable = !options.no_join}, parallel);
     loss = examples::train_epoch(loader, parallel, optimizer, [&](const auto& batch) {
       return parallel.forward(net, batch.inputs);
     });
@@ -72,6 +72,5 @@ int main(int argc, char** argv) {
   flags.count("--batch-size", options.batch_size, "samples of a batch (16)");
   flags.rate("--lr", options.lr, "learning rate (0.1)");
   return examples::run_training(
-      "uneven", flags, argc, argv, [] {},
-      [&](worker::Process& process) { train(process, options); });
+      "uneven", flags, argc, argv, [] {}, [&](Process& process) { train(process, options); });
 }

@@ -44,9 +44,8 @@ class SharedParameters {
 
 // Rank 0 and each other rank as a world of two: a collective has one thread. All ranks must call
 // it; rank 0 gets all pairs, another one its own.
-inline std::vector<std::unique_ptr<worker::Collective>> pairs_with_server(
-    worker::Collective& ranks) {
-  std::vector<std::unique_ptr<worker::Collective>> pairs;
+inline std::vector<std::unique_ptr<Collective>> pairs_with_server(Collective& ranks) {
+  std::vector<std::unique_ptr<Collective>> pairs;
   for (int other = 1; other < ranks.world_size(); ++other) {
     const bool member = ranks.rank() == 0 || ranks.rank() == other;
     auto pair = ranks.split(member ? 0 : -1, ranks.rank());
@@ -56,7 +55,7 @@ inline std::vector<std::unique_ptr<worker::Collective>> pairs_with_server(
 }
 
 // Rank 0's thread for one other rank: so many updates. Returns what was sent and received.
-inline CountedLinks serve(worker::Collective& pair, SharedParameters& parameters, int steps) {
+inline CountedLinks serve(Collective& pair, SharedParameters& parameters, int steps) {
   CountedLinks links(pair);
   std::vector<float> numbers(parameters.values().size());
   std::uint64_t seen = 0;
@@ -70,7 +69,7 @@ inline CountedLinks serve(worker::Collective& pair, SharedParameters& parameters
 
 // One thread for each other rank.
 inline std::vector<std::future<CountedLinks>> serve_all(
-    const std::vector<std::unique_ptr<worker::Collective>>& pairs, SharedParameters& parameters,
+    const std::vector<std::unique_ptr<Collective>>& pairs, SharedParameters& parameters,
     int steps) {
   std::vector<std::future<CountedLinks>> threads;
   for (const auto& pair : pairs) {

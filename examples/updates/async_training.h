@@ -11,7 +11,7 @@
 namespace ddprun::examples {
 
 // Trains as a rank other than 0: nobody but rank 0 matters to it.
-inline void train_as_client(UpdatesRun& run, Learner& learner, worker::Collective& pair) {
+inline void train_as_client(UpdatesRun& run, Learner& learner, Collective& pair) {
   CountedLinks links(pair);
   std::vector<float> numbers(learner.size());
   for (int step = 0; step < run.steps; ++step) {

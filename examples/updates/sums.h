@@ -4,20 +4,20 @@
 // sent. One thread.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
-
 namespace ddprun::examples {
 
 // send() and receive() of a collective, counted.
 class CountedLinks {
  public:
-  explicit CountedLinks(worker::Collective& ranks) : ranks_(&ranks) {}
+  explicit CountedLinks(Collective& ranks) : ranks_(&ranks) {}
 
   std::size_t rank() const { return static_cast<std::size_t>(ranks_->rank()); }
   std::size_t ranks() const { return static_cast<std::size_t>(ranks_->world_size()); }
@@ -34,7 +34,7 @@ class CountedLinks {
   std::uint64_t sent = 0, received = 0;
 
  private:
-  worker::Collective* ranks_;
+  Collective* ranks_;
 };
 
 inline void add(std::span<float> into, std::span<const float> more) {
@@ -79,7 +79,7 @@ inline void sum_around_ring(CountedLinks& links, std::span<float> gradient) {
 }
 
 // `gradient` must lie in memory from allocate().
-inline void sum_in_collective(worker::Collective& ranks, std::span<float> gradient) {
+inline void sum_in_collective(Collective& ranks, std::span<float> gradient) {
   ranks.wait(ranks.launch_sum({gradient.data(), gradient.size()}));
 }
 

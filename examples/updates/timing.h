@@ -18,7 +18,7 @@
 namespace ddprun::examples {
 
 // The least of several times: what other programs do to a machine only adds.
-inline double seconds_of(worker::Collective& ranks, int times, const std::function<void()>& sum) {
+inline double seconds_of(Collective& ranks, int times, const std::function<void()>& sum) {
   double least = std::numeric_limits<double>::infinity();
   for (int time = 0; time <= times; ++time) {
     ranks.barrier();

@@ -19,12 +19,12 @@
 namespace ddprun::examples {
 
 struct UpdatesRun {
-  worker::Process& process;
+  Process& process;
   int steps, hidden;
   double lr;
   std::vector<std::string> rows = {"way,seconds,loss"};  // of all curves; rank 0's
 
-  worker::Collective& ranks() { return *process.collective; }
+  Collective& ranks() { return *process.collective; }
 };
 
 // Test losses by time.
@@ -58,7 +58,7 @@ inline void say_counted(UpdatesRun& run, std::string_view what,
 }
 
 // Each rank's number, by rank. All ranks must call it.
-inline std::vector<std::uint64_t> of_all(worker::Collective& ranks, std::uint64_t mine) {
+inline std::vector<std::uint64_t> of_all(Collective& ranks, std::uint64_t mine) {
   std::vector<std::uint64_t> numbers;
   for (const auto& bytes : ranks.all_gather_bytes(std::as_bytes(std::span(&mine, 1))))
     std::memcpy(&numbers.emplace_back(), bytes.data(), sizeof(mine));

@@ -32,7 +32,7 @@ struct Options {
 };
 
 void train_all_ways(examples::UpdatesRun& run) {
-  worker::Collective& ranks = run.ranks();
+  Collective& ranks = run.ranks();
   const auto n = static_cast<std::uint64_t>(ranks.world_size());
   const std::uint64_t k = examples::Learner(0, run.hidden).size() * sizeof(float);
   const std::uint64_t through_server = 2 * (n - 1) * k, around_ring = 2 * k * (n - 1) / n;
@@ -50,7 +50,7 @@ void train_all_ways(examples::UpdatesRun& run) {
   say_counted(run, "each rank sends nothing", of_all(ranks, links.sent), 0);
 }
 
-void train(worker::Process& process, const Options& options) {
+void train(Process& process, const Options& options) {
   const int ranks = process.collective->world_size();
   if (ranks < 2 || ranks > 6)
     throw examples::UsageError(fmt::format("{} workers; expected 2 to 6", ranks));
@@ -82,6 +82,5 @@ int main(int argc, char** argv) {
   flags.word("--device", options.device, {"auto", "cpu"},
              "both are the CPU: the sums are loops over its memory");
   return examples::run_program(
-      "updates", flags, argc, argv, [] {},
-      [&](worker::Process& process) { train(process, options); });
+      "updates", flags, argc, argv, [] {}, [&](Process& process) { train(process, options); });
 }

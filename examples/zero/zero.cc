@@ -6,6 +6,8 @@
 //   ddprun --standalone --nproc-per-node=4 build/bin/zero --zero
 //
 // examples/pytorch/zero.py prints the same.
+#include <ddprun/data_parallel.h>
+#include <ddprun/zero_optimizer.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/optim/optimizer.h>
@@ -17,8 +19,6 @@
 #include "examples/common/classifier.h"
 #include "examples/common/made_set.h"
 #include "examples/common/program.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/zero/zero_optimizer.h"
 
 namespace {
 
@@ -32,8 +32,7 @@ struct Options {
 };
 
 // Prints the bytes of Adam's numbers: for the parameters of each rank, and for all parameters.
-void say_bytes(const worker::Process& process, const worker::Adam& adam,
-               const torch::nn::Module& net) {
+void say_bytes(const Process& process, const Adam& adam, const torch::nn::Module& net) {
   std::size_t mine = 0, whole = 0;
   for (const auto& [parameter, any_state] : adam.state()) {
     const auto& state = static_cast<const torch::optim::AdamParamState&>(*any_state);
@@ -46,12 +45,12 @@ void say_bytes(const worker::Process& process, const worker::Adam& adam,
   say(process, fmt::format("optimizer bytes a rank: {} of {}", fmt::join(of_ranks, ", "), whole));
 }
 
-void train(const worker::Process& process, const Options& options, torch::nn::Sequential& net,
-           worker::DataParallel& parallel, torch::optim::Optimizer& optimizer) {
-  worker::Collective& ranks = *process.collective;
+void train(const Process& process, const Options& options, torch::nn::Sequential& net,
+           DataParallel& parallel, torch::optim::Optimizer& optimizer) {
+  Collective& ranks = *process.collective;
   const auto samples = examples::made_set(2, 1600);
-  worker::DistributedSampler sampler(samples.size(), ranks.world_size(), ranks.rank());
-  worker::BatchLoader loader(samples, sampler, static_cast<std::size_t>(options.batch_size));
+  DistributedSampler sampler(samples.size(), ranks.world_size(), ranks.rank());
+  BatchLoader loader(samples, sampler, static_cast<std::size_t>(options.batch_size));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint64_t>(epoch));
     const auto loss = examples::train_epoch(loader, parallel, optimizer, [&](const auto& batch) {
@@ -64,17 +63,17 @@ void train(const worker::Process& process, const Options& options, torch::nn::Se
   examples::say_result(process, *net, accuracy);
 }
 
-void run(const worker::Process& process, const Options& options) {
+void run(const Process& process, const Options& options) {
   auto net = examples::made_net(5, options.width);
   examples::place(process, *net);
-  worker::DataParallel parallel(net.ptr(), *process.collective);
-  const worker::Adam::Options adam_options(options.lr);
+  DataParallel parallel(net.ptr(), *process.collective);
+  const Adam::Options adam_options(options.lr);
   if (options.zero) {
-    worker::ZeroOptimizer<worker::Adam> adam(net->parameters(), *process.collective, adam_options);
+    ZeroOptimizer<Adam> adam(net->parameters(), *process.collective, adam_options);
     train(process, options, net, parallel, adam);
     say_bytes(process, adam.local(), *net);
   } else {
-    worker::Adam adam(net->parameters(), adam_options);
+    Adam adam(net->parameters(), adam_options);
     train(process, options, net, parallel, adam);
     say_bytes(process, adam, *net);
   }
@@ -91,5 +90,5 @@ int main(int argc, char** argv) {
   flags.count("--width", options.width, "of each of five hidden layers (64)");
   flags.rate("--lr", options.lr, "learning rate (0.003)");
   return examples::run_training(
-      "zero", flags, argc, argv, [] {}, [&](worker::Process& process) { run(process, options); });
+      "zero", flags, argc, argv, [] {}, [&](Process& process) { run(process, options); });
 }

@@ -26,6 +26,7 @@
 
 namespace {
 
+using namespace ddprun;
 using namespace ddprun::worker;
 
 constexpr std::size_t kLargest = 16'384;  // elements

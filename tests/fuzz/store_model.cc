@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "worker/checkpoint/storage.h"
+
 namespace ddprun::fuzz {
 
 using store::ConnectionId;

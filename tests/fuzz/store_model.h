@@ -17,6 +17,7 @@
 #include "store/limits.h"
 #include "store/table.h"
 #include "store/wire.h"
+#include "worker/checkpoint/storage.h"
 
 namespace ddprun::fuzz {
 

@@ -21,7 +21,7 @@ def retired():
 
 
 def tracked_texts():
-    """Path -> text of every file of the project, the vocabulary itself left out."""
+    """Path -> text of every file of the project. The vocabulary and the changelog, which tell users of names of before, are left out."""
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     texts = {}
     for name in names:
@@ -29,7 +29,8 @@ def tracked_texts():
             texts[name] = (ROOT / name).read_text()
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
             continue
-    del texts[str(PAGE.relative_to(ROOT))]
+    for page in str(PAGE.relative_to(ROOT)), "CHANGELOG.md":
+        del texts[page]
     return texts
 
 

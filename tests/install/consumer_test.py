@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
-"""A program outside the project finds the installed engine, builds on it, and trains two ranks under the installed ddprun."""
+"""Programs outside the project find the installed engine and build on it: README's, which trains two ranks, and a reader of a table.
 
+They see no Boost and none of the engine's insides. Each public header compiles alone.
+"""
+
+import concurrent.futures
 import os
 import pathlib
 import re
+import shutil
 import sys
 
 from support import BUILD, DDPRUN, ROOT, FolderTest, built, install_tree, run, run_tests, variables
@@ -23,18 +28,42 @@ class Consumer(FolderTest):
               torch_folder() / "lib" / "libtorch_cpu.so")
         self.prefix = self.folder / "prefix"
         install_tree(self.prefix, "ddprun-dev")
+        self.source = self.folder / "source"
+        shutil.copytree(CONSUMER, self.source)
+        (program,) = re.findall(r"^```cpp\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+        (self.source / "train.cc").write_text(program)
 
     def configure(self, *definitions, expect=0, **more):
-        return run("cmake", "-G", "Ninja", "-S", CONSUMER, "-B", self.folder / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+        return run("cmake", "-G", "Ninja", "-S", self.source, "-B", self.folder / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}",
                    "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", *definitions, expect=expect, env=variables(**more))
 
     def test_builds_and_trains_two_ranks(self):
         self.configure(f"-DDDPRUN_TORCH_DIR={torch_folder()}")
         run("cmake", "--build", self.folder / "build")
-        said = run(DDPRUN, "--standalone", "--nproc-per-node=2", self.folder / "build" / "train")
-        lines = sorted(re.findall(r"rank (\d) of 2: weights (\S+) loss (\S+)", said))
-        self.assertEqual([rank for rank, *_ in lines], ["0", "1"], said)
-        self.assertEqual(lines[0][1:], lines[1][1:])
+        said = run(DDPRUN, "--standalone", "--nproc-per-node=2", self.folder / "build" / "train", cwd=self.folder)
+        losses = [float(loss) for loss in re.findall(r"epoch \d: loss (\S+)", said)]
+        self.assertEqual(len(losses), 3, said)  # rank 0 alone tells them
+        self.assertGreater(losses[0], losses[2])
+        self.assertTrue((self.folder / "run.pt").is_file())
+        self.file("t.csv", "30,clerk\n41,baker\n22,clerk\n")
+        self.assertEqual(run(self.folder / "build" / "table", self.folder / "t.csv").split(), ["2", "1", "2"])
+        included = run("ninja", "-C", self.folder / "build", "-t", "deps")
+        self.assertIn("/ddprun/data_parallel.h", included)
+        self.assertNotIn("/boost/", included)
+        self.assertNotIn(f"{ROOT}/", included.replace(str(torch_folder()), "").replace(str(self.folder), ""))
+
+    def test_each_public_header_compiles_alone(self):
+        torch = torch_folder() / "include"
+        headers = sorted(path.relative_to(self.prefix / "include") for path in (self.prefix / "include").rglob("*.h"))
+        self.assertEqual({str(header.parent) for header in headers}, {"ddprun"})
+        self.assertLessEqual(len(headers), 22)
+
+        def compile_alone(header):
+            run("c++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", self.prefix / "include", "-isystem", torch,
+                "-isystem", torch / "torch/csrc/api/include", "-x", "c++", self.prefix / "include" / header)
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(compile_alone, headers))
 
     def test_takes_the_torch_of_python3(self):
         """A stand-in for a python3 that has torch. The question is the package's folder, and torch

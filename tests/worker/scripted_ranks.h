@@ -1,6 +1,8 @@
 // A collective without peers, for tests of what ranks tell each other.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -9,8 +11,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

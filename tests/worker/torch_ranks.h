@@ -1,12 +1,12 @@
 // Forked ranks that use LibTorch, and a small model for them.
 #pragma once
 
+#include <ddprun/tensor_collective.h>
 #include <torch/nn.h>
 
 #include <string>
 
 #include "tests/worker/forked_ranks.h"
-#include "worker/training/tensors/tensor_verbs.h"
 
 namespace ddprun::worker {
 
@@ -39,7 +39,7 @@ inline void run_torch_ranks(int ranks, const RankBody& body) {
 // All ranks must call it.
 inline void expect_equal_on_all_ranks(const at::Tensor& tensor, Collective& ranks,
                                       const std::string& name = "") {
-  TensorVerbs verbs(ranks);
+  TensorCollective verbs(ranks);
   for (const at::Tensor& theirs : verbs.all_gather(tensor.detach()))
     EXPECT_TRUE(torch::equal(theirs, tensor)) << name;
 }

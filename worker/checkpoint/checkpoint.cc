@@ -1,10 +1,12 @@
-#include "worker/checkpoint/checkpoint.h"
-
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <ddprun/checkpoint.h>
+#include <ddprun/collective.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
@@ -19,13 +21,17 @@
 #include <utility>
 #include <vector>
 
+#include "worker/checkpoint/atomic_file.h"
+#include "worker/checkpoint/checkpoint_file.h"
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/module_values.h"
 #include "worker/checkpoint/optimizer_values.h"
-#include "worker/collective/core/collective.h"
-#include "worker/training/data_parallel/data_parallel.h"
 #include "worker/training/tensors/stepped_tensors.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
+
 namespace {
 
 using Layout = std::vector<std::vector<std::size_t>>;
@@ -260,6 +266,10 @@ Result<void> agree(const std::filesystem::path& path, Collective& ranks, const R
   return {};
 }
 
+[[noreturn]] void fail(const Error& error) {
+  throw CheckpointError(error.message(), error.code() == ErrorCode::kSystem);
+}
+
 }  // namespace
 
 std::string describe(const LoadedCheckpoint& loaded) {
@@ -270,23 +280,23 @@ std::string describe(const LoadedCheckpoint& loaded) {
   return names.empty() ? choice : choice + ", " + names;
 }
 
-Result<void> save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
-                             const CheckpointInfo& info, const SaveOptions& options) {
+void save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
+                     const CheckpointInfo& info, const SaveOptions& options) {
   auto rng = gather_rng(run.ranks);
-  if (run.ranks.rank() != 0) return {};
-  if (!rng) return rng.error();
-  const auto value = checkpoint_value(run, info, std::move(*rng));
+  if (run.ranks.rank() != 0) return;
+  const auto value = rng ? checkpoint_value(run, info, std::move(*rng)) : rng.error();
   if (!value) {
-    return Error(value.error().code(),
-                 fmt::format("save checkpoint {}: {}", path.string(), value.error().message()));
+    fail({value.error().code(),
+          fmt::format("save checkpoint {}: {}", path.string(), value.error().message())});
   }
-  return write_checkpoint_file(path, *value, options);
+  const auto written = write_checkpoint_file(path, *value, options);
+  if (!written) fail(written.error());
 }
 
-Result<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& path,
-                                         const CheckpointRun& run, const LoadOptions& options) {
+LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
+                                 const LoadOptions& options) {
   auto here = try_load_here(path, run, options);
-  if (auto agreed = agree(path, run.ranks, here); !agreed) return agreed.error();
+  if (auto agreed = agree(path, run.ranks, here); !agreed) fail(agreed.error());
   // The file is the same for all, so all restore the buckets or none.
   if (run.parallel != nullptr && here->layout) {
     here->loaded.buckets = run.parallel->restore_buckets(*here->layout);
@@ -294,10 +304,15 @@ Result<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& path,
   return std::move(here->loaded);
 }
 
-Result<CheckpointInfo> read_checkpoint_info(const std::filesystem::path& path) {
+void check_checkpoint_path(const std::filesystem::path& path) {
+  const auto replaceable = check_replaceable(path);
+  if (!replaceable) fail(replaceable.error());
+}
+
+CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
   const auto file = read_checkpoint_file(path, Objects::kPassOver);
-  if (!file) return file.error();
+  if (!file) fail(file.error());
   return info_of(file->value);
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

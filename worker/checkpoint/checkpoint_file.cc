@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "worker/checkpoint/atomic_file.h"
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/pickle.h"
+#include "worker/checkpoint/storage.h"
 
 namespace ddprun::worker {
 namespace {

@@ -4,6 +4,9 @@
 // and what is wrong with it. Any thread.
 #pragma once
 
+#include <ddprun/checkpoint.h>
+#include <ddprun/value.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,7 +14,6 @@
 
 #include "base/result.h"
 #include "worker/checkpoint/pickle.h"
-#include "worker/checkpoint/value.h"
 #include "worker/checkpoint/zip_file.h"
 
 namespace ddprun::worker {
@@ -30,11 +32,6 @@ Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path,
 // The same of bytes anywhere. The error names no file.
 Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source,
                                        Objects objects = Objects::kRefuse);
-
-struct SaveOptions {
-  // The file gets a second name as the best one so far: best_name_of(path).
-  bool is_best = false;
-};
 
 // Replaces `path` as a whole (atomic_file.h). Blocks until the disk has it.
 Result<void> write_checkpoint_file(const std::filesystem::path& path, const Value& value,

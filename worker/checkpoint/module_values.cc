@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ddprun/checkpoint.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
@@ -12,6 +13,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "worker/checkpoint/storage.h"
 
 namespace ddprun::worker {
 namespace {
@@ -198,6 +201,10 @@ Result<PrefixChange> load_state_dict(const Value& state, torch::nn::Module& modu
   return named->change;
 }
 
+}  // namespace ddprun::worker
+
+namespace ddprun {
+
 std::uint64_t checksum(const torch::nn::Module& module) {
   std::uint64_t hash = 0xCBF29CE484222325U;
   // With contiguous() equal values give equal bytes, whatever the strides in memory are.
@@ -211,4 +218,4 @@ std::uint64_t checksum(const torch::nn::Module& module) {
   return hash;
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

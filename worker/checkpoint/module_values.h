@@ -4,13 +4,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ddprun/checkpoint.h>
+#include <ddprun/value.h>
 
 #include <cstdint>
 #include <map>
 
 #include "base/result.h"
-#include "worker/checkpoint/load_options.h"
-#include "worker/checkpoint/value.h"
 #include "worker/checkpoint/weights_key.h"
 
 namespace torch::nn {
@@ -49,9 +49,5 @@ Result<FoundWeights> load_weights(const Value& file, torch::nn::Module& module,
 // The same of a state_dict.
 Result<PrefixChange> load_state_dict(const Value& state, torch::nn::Module& module,
                                      const LoadOptions& options = {});
-
-// A hash (FNV-1a) of the bits of all parameters and then all buffers, in the order of registration.
-// Equal for equal weights.
-std::uint64_t checksum(const torch::nn::Module& module);
 
 }  // namespace ddprun::worker

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/module_values.h"
 
 namespace ddprun::worker {

@@ -3,8 +3,9 @@
 // thread. Errors are one line.
 #pragma once
 
+#include <ddprun/value.h>
+
 #include "base/result.h"
-#include "worker/checkpoint/value.h"
 
 namespace torch::optim {
 class Optimizer;

@@ -8,6 +8,8 @@
 // (Objects::kPassOver). Pure.
 #pragma once
 
+#include <ddprun/value.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,7 +19,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "worker/checkpoint/value.h"
+#include "worker/checkpoint/storage.h"
 
 namespace ddprun::worker {
 

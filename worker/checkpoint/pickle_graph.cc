@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/pickle.h"
 
 namespace ddprun::worker {

@@ -3,6 +3,8 @@
 // refuses what is none. The pickle's reader owns it. Pure.
 #pragma once
 
+#include <ddprun/value.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,7 +14,6 @@
 
 #include "base/result.h"
 #include "worker/checkpoint/pickle.h"
-#include "worker/checkpoint/value.h"
 
 namespace ddprun::worker {
 

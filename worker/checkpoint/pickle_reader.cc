@@ -6,10 +6,12 @@
 #include <string_view>
 #include <utility>
 
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/pickle.h"
 #include "worker/checkpoint/pickle_bytes.h"
 #include "worker/checkpoint/pickle_graph.h"
 #include "worker/checkpoint/pickle_opcodes.h"
+#include "worker/checkpoint/storage.h"
 
 namespace ddprun::worker {
 namespace {

@@ -8,8 +8,10 @@
 #include <tuple>
 #include <utility>
 
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/pickle.h"
 #include "worker/checkpoint/pickle_opcodes.h"
+#include "worker/checkpoint/storage.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,10 +1,42 @@
-#include "worker/checkpoint/value.h"
-
+#include <ddprun/value.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <limits>
+
+#include "worker/checkpoint/fields.h"
+#include "worker/checkpoint/storage.h"
+
+namespace ddprun {
+
+const Value* Value::Dict::find(const Key& key) const {
+  const auto found = std::ranges::find(entries, key, &Entry::key);
+  return found == entries.end() ? nullptr : &found->value;
+}
+
+void Value::Dict::set(Key key, Value value) {
+  const auto found = std::ranges::find(entries, key, &Entry::key);
+  if (found != entries.end()) {
+    found->value = std::move(value);
+    return;
+  }
+  entries.push_back({std::move(key), std::move(value)});
+}
+
+std::string_view Value::type_name() const {
+  constexpr std::array<std::string_view, std::variant_size_v<decltype(held_)>> kNames{
+      "None", "bool", "int", "float", "str", "list", "tuple", "dict", "tensor", "object"};
+  return kNames.at(held_.index());
+}
+
+const std::vector<Value>* Value::items() const {
+  if (const auto* list = as<List>()) return &list->items;
+  if (const auto* tuple = as<Tuple>()) return &tuple->items;
+  return nullptr;
+}
+
+}  // namespace ddprun
 
 namespace ddprun::worker {
 namespace {
@@ -74,32 +106,6 @@ bool fits(const TensorValue& tensor, std::size_t elements) {
   if (empty) return std::cmp_less_equal(tensor.offset, elements);
   return std::cmp_less(last, elements) &&
          (count <= kMaxRepeatedElements || std::cmp_less_equal(count, elements));
-}
-
-const Value* Value::Dict::find(const Key& key) const {
-  const auto found = std::ranges::find(entries, key, &Entry::key);
-  return found == entries.end() ? nullptr : &found->value;
-}
-
-void Value::Dict::set(Key key, Value value) {
-  const auto found = std::ranges::find(entries, key, &Entry::key);
-  if (found != entries.end()) {
-    found->value = std::move(value);
-    return;
-  }
-  entries.push_back({std::move(key), std::move(value)});
-}
-
-std::string_view Value::type_name() const {
-  constexpr std::array<std::string_view, std::variant_size_v<decltype(held_)>> kNames{
-      "None", "bool", "int", "float", "str", "list", "tuple", "dict", "tensor", "object"};
-  return kNames.at(held_.index());
-}
-
-const std::vector<Value>* Value::items() const {
-  if (const auto* list = as<List>()) return &list->items;
-  if (const auto* tuple = as<Tuple>()) return &tuple->items;
-  return nullptr;
 }
 
 std::string printable(std::string_view text) {

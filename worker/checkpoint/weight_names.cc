@@ -12,6 +12,9 @@
 #include <string_view>
 #include <utility>
 
+#include "worker/checkpoint/fields.h"
+#include "worker/checkpoint/storage.h"
+
 namespace ddprun::worker {
 namespace {
 
@@ -177,17 +180,6 @@ Result<void> check_shapes(const TensorsByName& file, const WeightSlots& module) 
 
 }  // namespace
 
-std::string describe(const PrefixChange& change) {
-  std::vector<std::string> parts;
-  if (!change.stripped.empty())
-    parts.push_back(fmt::format("'{}' was stripped from its keys", printable(change.stripped)));
-  if (!change.taken_out.empty())
-    parts.push_back(fmt::format("'{}' was taken out of its keys", printable(change.taken_out)));
-  if (!change.added.empty())
-    parts.push_back(fmt::format("'{}' was added to its keys", change.added));
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
 Result<TensorsByName> tensors_of(const Value::Dict& state) {
   TensorsByName tensors;
   for (const auto& [key, value] : state.entries) {
@@ -258,3 +250,20 @@ TensorsByName below(const TensorsByName& file, const std::string& start) {
 }
 
 }  // namespace ddprun::worker
+
+namespace ddprun {
+
+std::string describe(const PrefixChange& change) {
+  std::vector<std::string> parts;
+  if (!change.stripped.empty())
+    parts.push_back(
+        fmt::format("'{}' was stripped from its keys", worker::printable(change.stripped)));
+  if (!change.taken_out.empty())
+    parts.push_back(
+        fmt::format("'{}' was taken out of its keys", worker::printable(change.taken_out)));
+  if (!change.added.empty())
+    parts.push_back(fmt::format("'{}' was added to its keys", change.added));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace ddprun

@@ -3,14 +3,15 @@
 // sides must fit, or nothing does. Pure; no LibTorch.
 #pragma once
 
+#include <ddprun/checkpoint.h>
+#include <ddprun/value.h>
+
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
-#include "worker/checkpoint/load_options.h"
-#include "worker/checkpoint/value.h"
 
 namespace ddprun::worker {
 

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "worker/checkpoint/fields.h"
+
 namespace ddprun::worker {
 namespace {
 

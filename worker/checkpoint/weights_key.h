@@ -3,12 +3,13 @@
 // others are named. Or the file is refused with the keys to choose from. Pure; no LibTorch.
 #pragma once
 
+#include <ddprun/checkpoint.h>
+#include <ddprun/value.h>
+
 #include <string>
 #include <vector>
 
 #include "base/result.h"
-#include "worker/checkpoint/load_options.h"
-#include "worker/checkpoint/value.h"
 #include "worker/checkpoint/weight_names.h"
 
 namespace ddprun::worker {

@@ -1,3 +1,4 @@
+#include <ddprun/value.h>
 #include <fmt/format.h>
 #include <libdeflate.h>
 
@@ -8,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "worker/checkpoint/value.h"
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/zip_file.h"
 #include "worker/checkpoint/zip_format.h"
 

@@ -8,17 +8,17 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 namespace ddprun::worker {
 
-template <typename Item>
 class OrderedPrefetch {
  public:
+  using Item = std::shared_ptr<void>;
   using Read = std::function<Item(std::size_t number)>;
 
   // Reads items 0 … count-1, at most `ahead` of them beyond those that next() has given. Without
@@ -41,12 +41,12 @@ class OrderedPrefetch {
   // Waits for the reads that are under way. The others do not begin.
   ~OrderedPrefetch() { stop(); }
 
-  // The next item; nothing after the last one. Throws what `read` threw for this item, and nothing
+  // The next item; null after the last one. Throws what `read` threw for this item, and nothing
   // follows it.
-  std::optional<Item> next() {
-    if (threads_.empty()) return given_ < count_ ? read_in_place() : std::nullopt;
+  Item next() {
+    if (threads_.empty()) return given_ < count_ ? read_in_place() : nullptr;
     std::unique_lock lock(mutex_);
-    if (given_ >= count_) return std::nullopt;
+    if (given_ >= count_) return nullptr;
     Slot& slot = slots_[given_ % slots_.size()];
     filled_.wait(lock, [&slot] { return slot.item || slot.error; });
     ++given_;
@@ -55,7 +55,7 @@ class OrderedPrefetch {
       room_.notify_all();
       std::rethrow_exception(slot.error);
     }
-    std::optional<Item> item = std::exchange(slot.item, std::nullopt);
+    Item item = std::exchange(slot.item, nullptr);
     room_.notify_one();
     return item;
   }
@@ -70,11 +70,11 @@ class OrderedPrefetch {
   }
 
   struct Slot {
-    std::optional<Item> item;
+    Item item;
     std::exception_ptr error;
   };
 
-  std::optional<Item> read_in_place() {
+  Item read_in_place() {
     const std::size_t number = given_++;
     try {
       return read_(number);

@@ -1,5 +1,6 @@
 #include "worker/startup/bootstrap.h"
 
+#include <ddprun/process.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -89,12 +90,19 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
   return as_collective(join_shm(job, **exchange));
 }
 
+// A start under way: this rank's facts, and the store that it keeps open.
+struct Start {
+  WorkerEnv env;
+  bool launched = false;
+  std::shared_ptr<void> store;
+};
+
 // Rank 0 serves the store in its own process.
-Result<void> meet_at_rank_0(Process& process, const BootstrapOptions& options) {
-  auto store = OwnStore::open(process.world, options.timeout);
+Result<void> meet_at_rank_0(Start& start, const BootstrapOptions& options) {
+  auto store = OwnStore::open(start.env, options.timeout);
   if (!store) return store.error();
-  process.store = std::move(*store);
-  process.world.use_agent_store = true;  // from here on a store is there
+  start.store = std::move(*store);
+  start.env.use_agent_store = true;  // from here on a store is there
   return {};
 }
 
@@ -104,44 +112,44 @@ bool leaves_store_to_rank_0(const WorkerEnv& world) {
 }
 
 // mpirun and srun start ranks, and serve them no store.
-Result<void> meet_without_launcher(Process& process, const BootstrapOptions& options) {
+Result<void> meet_without_launcher(Start& start, const BootstrapOptions& options) {
   auto world = mpi_world(environment, ::getppid());
   if (!world) return world.error();
   if (!*world) return {};
-  process.world = **world;
-  process.launched = true;
-  return meet_at_rank_0(process, options);
+  start.env = **world;
+  start.launched = true;
+  return meet_at_rank_0(start, options);
 }
 
 // Who this process is, and where the others are, as the variables say.
-Result<void> meet_by_variables(Process& process, const BootstrapOptions& options) {
+Result<void> meet_by_variables(Start& start, const BootstrapOptions& options) {
   if (options.rank || options.world_size)
     return Error(ErrorCode::kInvalidArgument,
                  "bootstrap: rank and world_size go with init_method=file:///PATH; with env:// set "
                  "RANK and WORLD_SIZE");
   auto decoded = decode_worker_env(environment);
   if (!decoded) return decoded.error();
-  process.launched = decoded->has_value();
-  if (!process.launched) return meet_without_launcher(process, options);
-  process.world = **decoded;
-  return leaves_store_to_rank_0(process.world) ? meet_at_rank_0(process, options) : Result<void>();
+  start.launched = decoded->has_value();
+  if (!start.launched) return meet_without_launcher(start, options);
+  start.env = **decoded;
+  return leaves_store_to_rank_0(start.env) ? meet_at_rank_0(start, options) : Result<void>();
 }
 
-Result<void> meet_by_file(Process& process, const BootstrapOptions& options, FileMeeting meeting) {
+Result<void> meet_by_file(Start& start, const BootstrapOptions& options, FileMeeting meeting) {
   auto world = file_world({.rank = options.rank, .world_size = options.world_size}, environment,
                           meeting.named);
   if (!world) return world.error();
-  process.world = *world;
-  process.launched = true;
-  if (process.world.world_size == 1) return {};
+  start.env = *world;
+  start.launched = true;
+  if (start.env.world_size == 1) return {};
   meeting.timeout = options.timeout;
-  auto store = meet_at_file(process.world, meeting);
+  auto store = meet_at_file(start.env, meeting);
   if (!store) return store.error();
-  process.store = std::move(*store);
+  start.store = std::move(*store);
   return {};
 }
 
-Result<void> meet_by_method(Process& process, const BootstrapOptions& options) {
+Result<void> meet_by_method(Start& start, const BootstrapOptions& options) {
   const bool by_program = !options.init_method.empty();
   const std::string method =
       by_program ? options.init_method : environment("DDPRUN_INIT_METHOD").value_or("");
@@ -149,28 +157,54 @@ Result<void> meet_by_method(Process& process, const BootstrapOptions& options) {
   meeting.named = (by_program ? "init_method=" : "DDPRUN_INIT_METHOD=") + method;
   auto path = meeting_path(method, meeting.named);
   if (!path) return path.error();
-  if (!*path) return meet_by_variables(process, options);
+  if (!*path) return meet_by_variables(start, options);
   meeting.path = std::move(**path);
-  return meet_by_file(process, options, std::move(meeting));
+  return meet_by_file(start, options, std::move(meeting));
 }
 
 }  // namespace
 
-Result<Process> bootstrap(const BootstrapOptions& options) {
-  wait_if_standby(own_worker_page());
-  note_first_line(own_worker_page());
-  return bootstrap_forked(options);
+World world_of(const WorkerEnv& env) {
+  return {.rank = env.rank,
+          .local_rank = env.local_rank,
+          .world_size = env.world_size,
+          .local_world_size = env.local_world_size,
+          .node_rank = env.node_rank,
+          .node_count = env.node_count,
+          .role = env.role,
+          .role_rank = env.role_rank,
+          .role_world_size = env.role_world_size,
+          .master_addr = env.master_addr,
+          .master_port = env.master_port,
+          .run_id = env.run_id,
+          .restart_count = env.restart_count,
+          .max_restarts = env.max_restarts,
+          .job_cookie = env.job_cookie};
 }
 
 Result<Process> bootstrap_forked(const BootstrapOptions& options) {
-  Process process;
-  if (auto met = meet_by_method(process, options); !met) return met.error();
+  Start start;
+  if (auto met = meet_by_method(start, options); !met) return met.error();
   BootstrapOptions chosen = options;
-  chosen.device = device_for(process.world, options);
-  auto collective = join(process.world, chosen);
+  chosen.device = device_for(start.env, options);
+  auto collective = join(start.env, chosen);
   if (!collective) return collective.error();
-  process.collective = std::move(*collective);
-  return process;
+  return Process{.world = world_of(start.env),
+                 .launched = start.launched,
+                 .store = std::move(start.store),
+                 .collective = std::move(*collective)};
 }
 
 }  // namespace ddprun::worker
+
+namespace ddprun {
+
+Process bootstrap(const BootstrapOptions& options) {
+  worker::wait_if_standby(own_worker_page());
+  note_first_line(own_worker_page());
+  auto process = worker::bootstrap_forked(options);
+  if (!process) throw StartError(process.error().message());
+  return std::move(*process);
+}
+
+}  // namespace ddprun

@@ -1,6 +1,8 @@
 // The collective of CPU ranks on several hosts: which ranks are where, and what connects them.
 #pragma once
 
+#include <ddprun/process.h>
+
 #include <chrono>
 #include <memory>
 #include <string>

@@ -1,5 +1,6 @@
 #include "worker/startup/rank_processes.h"
 
+#include <ddprun/collective.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -22,7 +23,6 @@
 #include <vector>
 
 #include "base/file_handle.h"
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,5 +1,4 @@
-#include "worker/startup/spawn.h"
-
+#include <ddprun/spawn.h>
 #include <fmt/format.h>
 
 #include <stdexcept>
@@ -8,12 +7,17 @@
 #include "worker/collective/core/split.h"
 #include "worker/collective/nccl/nccl_collective.h"
 #include "worker/collective/shm/shm_collective.h"
+#include "worker/startup/bootstrap.h"
 #include "worker/startup/init_method/file_world.h"
 #include "worker/startup/init_method/mpi_world.h"
 #include "worker/startup/pipe_exchange.h"
+#include "worker/startup/rank_processes.h"
 #include "worker/startup/time_slices.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
+
 namespace {
 
 Result<std::unique_ptr<Collective>> join_spawned(const WorkerEnv& world,
@@ -67,13 +71,12 @@ void spawn_over_pipes(int ranks, const std::function<void(Process&)>& body,
   std::unique_ptr<PipeExchange> exchange;
   if (ranks >= 1 && ranks <= kMaxSpawnedRanks) exchange = std::make_unique<PipeExchange>(ranks);
   run_rank_processes(ranks, [&](int rank) {
-    Process process;
-    process.world.rank = process.world.local_rank = process.world.role_rank = rank;
-    process.world.world_size = process.world.local_world_size = process.world.role_world_size =
-        ranks;
-    auto collective = join_spawned(process.world, options, *exchange);
+    WorkerEnv env;
+    env.rank = env.local_rank = env.role_rank = rank;
+    env.world_size = env.local_world_size = env.role_world_size = ranks;
+    auto collective = join_spawned(env, options, *exchange);
     if (!collective) throw CollectiveError(collective.error().message());
-    process.collective = std::move(*collective);
+    Process process{.world = world_of(env), .collective = std::move(*collective)};
     body(process);
   });
 }
@@ -88,4 +91,4 @@ void spawn(int ranks, const std::function<void(Process&)>& body, const SpawnOpti
   }
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

@@ -1,3 +1,4 @@
+#include <ddprun/readers.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <zlib.h>
@@ -7,10 +8,10 @@
 #include <filesystem>
 #include <string>
 
-#include "examples/readers/labelled_images.h"
+#include "tests/examples/readers/tried.h"
 #include "tests/examples/temporary_folder.h"
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 using examples::read_bytes;
@@ -53,7 +54,9 @@ class Idx : public testing::Test {
     write_bytes(labels(), labels_file({7, 0, 9}));
   }
 
-  Result<LabelledImages> read() const { return read_idx(folder_.path(), "train"); }
+  Result<LabelledImages> read() const {
+    return tried([&] { return read_idx(folder_.path(), "train"); });
+  }
 
   // The message after "read <path>: ".
   std::string error_about(const std::filesystem::path& path) const {
@@ -85,8 +88,8 @@ TEST_F(Idx, PrefersGzippedFiles) {
 }
 
 TEST_F(Idx, ReadsTheDigitsOfTheProject) {
-  const auto train = read_idx(DDPRUN_EXAMPLES_DATA "/mnist_5k", "train");
-  const auto held_out = read_idx(DDPRUN_EXAMPLES_DATA "/mnist_5k", "t10k");
+  const auto train = tried([&] { return read_idx(DDPRUN_EXAMPLES_DATA "/mnist_5k", "train"); });
+  const auto held_out = tried([&] { return read_idx(DDPRUN_EXAMPLES_DATA "/mnist_5k", "t10k"); });
   ASSERT_TRUE(train) << train.error().message();
   ASSERT_TRUE(held_out) << held_out.error().message();
   for (std::uint8_t digit = 0; digit < 10; ++digit) {
@@ -195,4 +198,4 @@ TEST_F(Idx, RefusesAFolderInPlaceOfAFile) {
 }
 
 }  // namespace
-}  // namespace ddprun::worker
+}  // namespace ddprun::readers

@@ -1,5 +1,5 @@
-#include "examples/readers/image.h"
-
+#include <ddprun/data_loader.h>
+#include <ddprun/readers.h>
 #include <gtest/gtest.h>
 #include <png.h>
 #include <turbojpeg.h>
@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "examples/readers/image_folder.h"
+#include "tests/examples/readers/tried.h"
 #include "tests/examples/temporary_folder.h"
-#include "worker/data/batch_loader.h"
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 using examples::TemporaryFolder;
@@ -61,14 +60,14 @@ std::string png_of(unsigned width, unsigned height, unsigned format = PNG_FORMAT
 }
 
 std::string error_of(std::string_view bytes) {
-  const auto image = decode_image(bytes);
+  const auto image = tried([&] { return decode_image(bytes); });
   return image ? "no error" : image.error().message();
 }
 
 TEST(DecodeImage, ReadsJpegAndPng) {
   const auto expected = slope(40, 24, 3);
   for (const auto& [bytes, off] : {std::pair(jpeg_of(40, 24), 4), {png_of(40, 24), 0}}) {
-    const auto image = decode_image(bytes);
+    const auto image = tried([&] { return decode_image(bytes); });
     ASSERT_TRUE(image) << image.error().message();
     ASSERT_EQ(image->width, 40U);
     ASSERT_EQ(image->height, 24U);
@@ -80,18 +79,18 @@ TEST(DecodeImage, ReadsJpegAndPng) {
 
 TEST(DecodeImage, MakesColoursOfGreyInksAndTransparency) {
   for (const auto& bytes : {jpeg_of(16, 16, TJPF_GRAY), png_of(16, 16, PNG_FORMAT_GRAY)}) {
-    const auto grey = decode_image(bytes);
+    const auto grey = tried([&] { return decode_image(bytes); });
     ASSERT_TRUE(grey) << grey.error().message();
     ASSERT_EQ(grey->pixels.size(), 16U * 16 * 3);
     EXPECT_EQ(grey->pixels[45], grey->pixels[46]);
     EXPECT_NEAR(grey->pixels[45], 255, 2);
   }
-  const auto inks = decode_image(jpeg_of(16, 16, TJPF_CMYK));
+  const auto inks = tried([&] { return decode_image(jpeg_of(16, 16, TJPF_CMYK)); });
   ASSERT_TRUE(inks) << inks.error().message();
   ASSERT_EQ(inks->pixels.size(), 16U * 16 * 3);
   EXPECT_NEAR(inks->pixels[0], 0, 4);  // no red ink inverted, all of black's inverse
   EXPECT_NEAR(inks->pixels[45], 255, 4);
-  auto clear = decode_image(png_of(4, 4, PNG_FORMAT_RGBA));
+  auto clear = tried([&] { return decode_image(png_of(4, 4, PNG_FORMAT_RGBA)); });
   ASSERT_TRUE(clear) << clear.error().message();
   EXPECT_EQ(clear->pixels.size(), 4U * 4 * 3);
 }
@@ -106,7 +105,7 @@ TEST(DecodeImage, ComesOutSmallerWhereThatIsEnough) {
                                       {30U, 30U},
                                       {10U, 15U},
                                       {1U, 15U}}) {
-    EXPECT_EQ(decode_image(bytes, least)->height, height) << least;
+    EXPECT_EQ(tried([&] { return decode_image(bytes, least); })->height, height) << least;
   }
 }
 
@@ -125,9 +124,9 @@ TEST(DecodeImage, StrayBytesBetweenMarkersHideNoMissingEnd) {
   const std::size_t second = 4 + static_cast<unsigned char>(whole[4]) * std::size_t{256} +
                              static_cast<unsigned char>(whole[5]);
   stray.insert(second, "stray");
-  const auto image = decode_image(stray);
+  const auto image = tried([&] { return decode_image(stray); });
   ASSERT_TRUE(image) << image.error().message();
-  EXPECT_EQ(image->pixels, decode_image(whole)->pixels);
+  EXPECT_EQ(image->pixels, tried([&] { return decode_image(whole); })->pixels);
   const std::string cut = stray.substr(0, stray.size() * 2 / 3);
   EXPECT_NE(error_of(cut), "no error");
   EXPECT_NE(error_of(cut + "\xFF\xD9"), "no error");  // an end marker where data is missing
@@ -147,7 +146,7 @@ TEST(DecodeImage, RefusesAJpegOfThousandsOfScans) {
 }
 
 TEST(WritePixels, InterpolatesCropsAndMirrors) {
-  const auto image = decode_image(png_of(64, 64));
+  const auto image = tried([&] { return decode_image(png_of(64, 64)); });
   constexpr std::size_t kSide = 8;
   std::vector<float> pixels(3 * kSide * kSide);
   const auto red = [&](std::size_t x) { return pixels[x] * 0.229F + 0.485F; };
@@ -172,7 +171,7 @@ TEST(ImageFolder, ListsByClassFolderAndName) {
     std::filesystem::create_directories((folder.path() / name).parent_path());
     write_bytes(folder.path() / name, "");
   }
-  const auto listed = list_image_folder(folder.path());
+  const auto listed = tried([&] { return list_image_folder(folder.path()); });
   ASSERT_TRUE(listed) << listed.error().message();
   EXPECT_EQ(listed->classes, (std::vector<std::string>{"ant", "cat"}));
   std::vector<std::string> names;
@@ -182,9 +181,9 @@ TEST(ImageFolder, ListsByClassFolderAndName) {
   EXPECT_EQ(names, (std::vector<std::string>{"0 ant/z.jpg", "1 cat/a.png", "1 cat/b.JPG",
                                              "1 cat/deep/0.jpeg"}));
   std::filesystem::create_directory(folder.path() / "dog");
-  EXPECT_EQ(list_image_folder(folder.path()).error().message(),
+  EXPECT_EQ(tried([&] { return list_image_folder(folder.path()); }).error().message(),
             "read " + (folder.path() / "dog").string() + ": no images (.jpg, .jpeg, .png)");
-  EXPECT_EQ(list_image_folder(folder.path() / "none").error().message(),
+  EXPECT_EQ(tried([&] { return list_image_folder(folder.path() / "none"); }).error().message(),
             "read " + (folder.path() / "none").string() + ": No such file or directory");
 }
 
@@ -198,7 +197,8 @@ class PixelDataset {
     constexpr std::size_t kPixels = 3 * kSide * kSide;
     std::vector<float> pixels(request.indices.size() * kPixels);
     for (std::size_t i = 0; i < request.indices.size(); ++i) {
-      const auto image = load_image(folder_.files[request.indices[i]].path, kSide).value();
+      const auto image =
+          tried([&] { return load_image(folder_.files[request.indices[i]].path, kSide); }).value();
       write_pixels(image, middle_square(image), kSide,
                    std::span(pixels).subspan(i * kPixels, kPixels));
     }
@@ -221,7 +221,7 @@ TEST(LoadImage, InManyThreadsGivesTheSamePixelsAndNamesTheCorruptFile) {
     const int side = 32 + static_cast<int>(i);
     write_bytes(path_of(i), i % 2 == 0 ? jpeg_of(side, 48) : png_of(side, 48));
   }
-  const PixelDataset dataset(list_image_folder(folder.path()).value());
+  const PixelDataset dataset(tried([&] { return list_image_folder(folder.path()); }).value());
   const DistributedSampler sampler(kFiles, 1, 0, {.shuffle = false});
   std::vector<std::vector<float>> alone;
   BatchLoader in_the_loop(dataset, sampler, 3, {.workers = 0});
@@ -248,9 +248,9 @@ TEST(LoadImage, NamesTheCorruptFile) {
   const auto path = folder.path() / "half.jpg";
   const std::string whole = jpeg_of(64, 64);
   write_bytes(path, whole.substr(0, whole.size() / 2));
-  EXPECT_EQ(load_image(path).error().message(),
+  EXPECT_EQ(tried([&] { return load_image(path); }).error().message(),
             "read " + path.string() + ": Premature end of JPEG file");
 }
 
 }  // namespace
-}  // namespace ddprun::worker
+}  // namespace ddprun::readers

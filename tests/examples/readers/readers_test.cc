@@ -1,3 +1,4 @@
+#include <ddprun/readers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -5,12 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "examples/readers/csv_table.h"
-#include "examples/readers/labelled_images.h"
-#include "examples/readers/text_folder.h"
+#include "tests/examples/readers/tried.h"
 #include "tests/examples/temporary_folder.h"
 
-namespace ddprun::worker {
+namespace ddprun::readers {
 namespace {
 
 using examples::TemporaryFolder;
@@ -31,34 +30,36 @@ TEST(Cifar10, ReadsTheFiveFilesAndTheTest) {
                 record(static_cast<char>(number[0] - '0')) + record(0));
   }
   write_bytes(folder.path() / "test_batch.bin", record(9));
-  const auto train = read_cifar10(folder.path(), "train");
+  const auto train = tried([&] { return read_cifar10(folder.path(), "train"); });
   ASSERT_TRUE(train) << error_of(train);
   EXPECT_EQ(train->labels, (std::vector<std::uint8_t>{1, 0, 2, 0, 3, 0, 4, 0, 5, 0}));
   EXPECT_EQ(train->pixels.size(), 10U * 3 * 32 * 32);
   EXPECT_EQ(train->pixels[0], 2);
   EXPECT_EQ(train->pixels[3072], 1);
-  EXPECT_EQ(read_cifar10(folder.path(), "test")->count(), 1U);
+  EXPECT_EQ(tried([&] { return read_cifar10(folder.path(), "test"); })->count(), 1U);
 }
 
 TEST(Cifar10, NamesTheFileThatIsWrong) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "test_batch.bin";
   const std::string prefix = "read " + path.string() + ": ";
-  EXPECT_EQ(error_of(read_cifar10(folder.path(), "test")), prefix + "No such file or directory");
+  EXPECT_EQ(error_of(tried([&] { return read_cifar10(folder.path(), "test"); })),
+            prefix + "No such file or directory");
   write_bytes(path, record(1) + "x");
-  EXPECT_EQ(error_of(read_cifar10(folder.path(), "test")),
+  EXPECT_EQ(error_of(tried([&] { return read_cifar10(folder.path(), "test"); })),
             prefix + "3074 bytes, expected records of 3073");
   write_bytes(path, "");
-  EXPECT_EQ(error_of(read_cifar10(folder.path(), "test")),
+  EXPECT_EQ(error_of(tried([&] { return read_cifar10(folder.path(), "test"); })),
             prefix + "0 bytes, expected records of 3073");
   write_bytes(path, record(1) + record(10));
-  EXPECT_EQ(error_of(read_cifar10(folder.path(), "test")),
+  EXPECT_EQ(error_of(tried([&] { return read_cifar10(folder.path(), "test"); })),
             prefix + "image 1: label 10, expected 0 to 9");
 }
 
 TEST(Csv, TakesQuotesBlanksAndEndsOfLines) {
-  const auto rows =
-      parse_csv("a, b ,c\r\n\r\n\"x, \"\"y\"\"\nz\" ,, 3\n|note\nlast,,", {.comment = '|'});
+  const auto rows = tried([&] {
+    return parse_csv("a, b ,c\r\n\r\n\"x, \"\"y\"\"\nz\" ,, 3\n|note\nlast,,", {.comment = '|'});
+  });
   ASSERT_TRUE(rows) << error_of(rows);
   ASSERT_EQ(rows->size(), 3U);
   EXPECT_EQ((*rows)[0].cells, (Cells{"a", "b", "c"}));
@@ -66,33 +67,40 @@ TEST(Csv, TakesQuotesBlanksAndEndsOfLines) {
   EXPECT_EQ((*rows)[1].line, 3U);
   EXPECT_EQ((*rows)[2].cells, (Cells{"last", "", ""}));
   EXPECT_EQ((*rows)[2].line, 6U);
-  EXPECT_EQ(parse_csv("h\n1\n", {.header = true})->size(), 1U);
-  EXPECT_EQ(parse_csv("\xEF\xBB\xBF"
-                      "7,8\n")
+  EXPECT_EQ(tried([&] { return parse_csv("h\n1\n", {.header = true}); })->size(), 1U);
+  EXPECT_EQ(tried([&] {
+              return parse_csv(
+                  "\xEF\xBB\xBF"
+                  "7,8\n");
+            })
                 ->front()
                 .cells,
             (Cells{"7", "8"}));
-  EXPECT_EQ(parse_csv("")->size(), 0U);
+  EXPECT_EQ(tried([&] { return parse_csv(""); })->size(), 0U);
 }
 
 TEST(Csv, NamesTheLineOfABrokenQuote) {
-  EXPECT_EQ(error_of(parse_csv("a\nb,\"c")), "line 2: a quote is not closed");
-  EXPECT_EQ(error_of(parse_csv("\"a\"b")), "line 1: text after a quoted cell");
+  EXPECT_EQ(error_of(tried([&] { return parse_csv("a\nb,\"c"); })),
+            "line 2: a quote is not closed");
+  EXPECT_EQ(error_of(tried([&] { return parse_csv("\"a\"b"); })),
+            "line 1: text after a quoted cell");
 }
 
-class CsvTable : public testing::Test {
+class CsvTables : public testing::Test {
  protected:
-  Result<Table> read(const std::string& text) const {
+  Result<CsvTable> read(const std::string& text) const {
     write_bytes(path(), text);
-    return read_csv(path(), {.columns = {{"age", ColumnKind::kNumber},
-                                         {"weight", ColumnKind::kIgnored},
-                                         {"work", ColumnKind::kCategory}}});
+    return tried([&] {
+      return read_csv(path(), {.columns = {{"age", ColumnKind::kNumber},
+                                           {"weight", ColumnKind::kIgnored},
+                                           {"work", ColumnKind::kCategory}}});
+    });
   }
   std::filesystem::path path() const { return folder_.path() / "t.csv"; }
   TemporaryFolder folder_;
 };
 
-TEST_F(CsvTable, ScalesByTheTrainingTableAlone) {
+TEST_F(CsvTables, ScalesByTheTrainingTableAlone) {
   const auto training = read("10, x, b\n30, y, a\n?, z, ?\n20, , b\n");
   ASSERT_TRUE(training) << error_of(training);
   const TableScale scale(*training);
@@ -113,13 +121,15 @@ TEST(Csv, KeepsNoMoreCellsOfARowThanAreWanted) {
     kept = row.cells.size(), counted = count;
     return std::string("too many");
   };
-  const auto read = read_csv_rows("a\n" + std::string(1'000'000, ','), {.header = true}, 3, take);
+  const auto read = tried([&] {
+    return read_csv_rows("a\n" + std::string(1'000'000, ','), {.header = true}, 3, take);
+  });
   EXPECT_EQ(error_of(read), "line 2: too many");
   EXPECT_EQ(kept, 3U);
   EXPECT_EQ(counted, 1'000'001U);
 }
 
-TEST_F(CsvTable, NamesLineAndColumn) {
+TEST_F(CsvTables, NamesLineAndColumn) {
   const std::string prefix = "read " + path().string() + ": ";
   EXPECT_EQ(error_of(read("1,2,a\n1,a\n")), prefix + "line 2: 2 cells, expected 3");
   EXPECT_EQ(error_of(read("1x,2,a\n")), prefix + "line 1: column age: '1x' is not a number");
@@ -134,11 +144,13 @@ TEST(TextFolders, AreReadByLabelAndName) {
     for (const char* name : {"2_1.txt", "10_1.txt", "note.md"})
       write_bytes(folder.path() / label / name, std::string(label) + name);
   }
-  const auto texts = read_text_folders(folder.path());
+  const auto texts = tried([&] { return read_text_folders(folder.path()); });
   ASSERT_TRUE(texts) << error_of(texts);
   EXPECT_EQ(texts->texts, (Cells{"neg10_1.txt", "neg2_1.txt", "pos10_1.txt", "pos2_1.txt"}));
   EXPECT_EQ(texts->labels, (std::vector<std::int64_t>{0, 0, 1, 1}));
-  EXPECT_EQ(error_of(read_text_folders(folder.path(), {"neg", "none"})),
+  EXPECT_EQ(error_of(tried([&] {
+              return read_text_folders(folder.path(), {"neg", "none"});
+            })),
             "read " + (folder.path() / "none").string() + ": No such file or directory");
 }
 
@@ -153,4 +165,4 @@ TEST(Vocabulary, RanksByCountThenAlphabet) {
 }
 
 }  // namespace
-}  // namespace ddprun::worker
+}  // namespace ddprun::readers

@@ -7,7 +7,9 @@
 #include <iterator>
 
 #include "tests/worker/checkpoint/memory_files.h"
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/pickle.h"
+#include "worker/checkpoint/storage.h"
 
 namespace ddprun::worker {
 namespace {

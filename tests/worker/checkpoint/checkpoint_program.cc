@@ -6,6 +6,8 @@
 //   checkpoint_program copy FROM TO                    read, and written again
 //   checkpoint_program save-for-ever FILE              a line after each
 #include <c10/util/Exception.h>
+#include <ddprun/checkpoint.h>
+#include <ddprun/collective.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn.h>
@@ -21,14 +23,16 @@
 #include <string>
 #include <vector>
 
-#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/checkpoint_file.h"
+#include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/module_values.h"
-#include "worker/collective/core/collective.h"
+#include "worker/checkpoint/storage.h"
 
 namespace {
 
 namespace worker = ddprun::worker;
-using ddprun::worker::Value;
+using namespace ddprun;  // NOLINT(google-build-using-namespace)
+using ddprun::Value;
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind,
                                                         std::vector<torch::Tensor> parameters) {
@@ -70,16 +74,16 @@ struct Trained {
   }
 
   torch::nn::Sequential net;
-  std::unique_ptr<worker::Collective> ranks = worker::make_alone_collective();
+  std::unique_ptr<Collective> ranks = make_alone_collective();
 };
 
 int train(const std::string& from, const std::string& to, const std::string& kind, int steps) {
   Trained run;
   const auto optimizer = make_optimizer(kind, run.net->parameters());
-  const worker::CheckpointRun state{*run.net, *optimizer, *run.ranks};
-  worker::CheckpointInfo info{.arch = "tiny"};
+  const CheckpointRun state{*run.net, *optimizer, *run.ranks};
+  CheckpointInfo info{.arch = "tiny"};
   if (from != "-") {
-    const auto loaded = worker::load_checkpoint(from, state).value();
+    const auto loaded = load_checkpoint(from, state);
     info = loaded.info;
     fmt::print("epoch={} arch={} best={} optimizer={} rng={} prefix={}\n", info.epoch, info.arch,
                info.best_prec1, loaded.optimizer, loaded.rng, describe(loaded.prefix));
@@ -87,7 +91,7 @@ int train(const std::string& from, const std::string& to, const std::string& kin
   run.train(*optimizer, info.epoch, steps);
   info.epoch += steps;
   info.best_prec1 = 0.5;
-  worker::save_checkpoint(to, state, info, {.is_best = true}).value();
+  save_checkpoint(to, state, info, {.is_best = true});
   return 0;
 }
 
@@ -143,12 +147,12 @@ int weights(const std::string& from, const std::string& to, const std::string& p
             const std::string& key) {
   Planned planned(plan);
   const auto optimizer = make_optimizer("sgd", planned.module().parameters());
-  const auto ranks = worker::make_alone_collective();
-  const worker::CheckpointRun run{planned.module(), *optimizer, *ranks};
-  const auto loaded = worker::load_checkpoint(from, run, {.weights_key = key}).value();
+  const auto ranks = make_alone_collective();
+  const CheckpointRun run{planned.module(), *optimizer, *ranks};
+  const auto loaded = load_checkpoint(from, run, {.weights_key = key});
   fmt::print("key={} others={} how={} optimizer={}\n", loaded.weights_key,
              fmt::join(loaded.other_weights, ","), describe(loaded), loaded.optimizer);
-  worker::save_checkpoint(to, run, {}).value();
+  save_checkpoint(to, run, {});
   return 0;
 }
 
@@ -170,7 +174,7 @@ void show(const std::string& path, const Value& value, worker::TensorReader& rea
     for (std::size_t i = 0; i < items->size(); ++i) {
       show(fmt::format("{}/{}", path, i), (*items)[i], reader);
     }
-  } else if (const auto* tensor = value.as<worker::TensorValue>()) {
+  } else if (const auto* tensor = value.as<TensorValue>()) {
     const torch::Tensor read = reader.read(*tensor).value();
     fmt::print("{} tensor {} [{}] {:016x}\n", path, worker::storage_name(tensor->storage->type),
                fmt::join(tensor->sizes, ", "), hash_of(read));
@@ -191,9 +195,8 @@ int save_for_ever(const std::string& path) {
   Trained run;
   run.net->push_back(torch::nn::Linear(1000, 1000));  // a file that takes a while
   const auto optimizer = make_optimizer("adam", run.net->parameters());
-  for (worker::CheckpointInfo info;; ++info.epoch) {
-    worker::save_checkpoint(path, {*run.net, *optimizer, *run.ranks}, info, {.is_best = true})
-        .value();
+  for (CheckpointInfo info;; ++info.epoch) {
+    save_checkpoint(path, {*run.net, *optimizer, *run.ranks}, info, {.is_best = true});
     fmt::print("{}\n", info.epoch);
     std::fflush(stdout);
   }

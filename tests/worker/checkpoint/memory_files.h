@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "worker/checkpoint/checkpoint_file.h"
+#include "worker/checkpoint/storage.h"
 #include "worker/checkpoint/zip_file.h"
 
 namespace ddprun::worker {

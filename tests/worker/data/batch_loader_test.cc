@@ -1,5 +1,4 @@
-#include "worker/data/batch_loader.h"
-
+#include <ddprun/data_loader.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,4 @@
-#include "worker/data/distributed_sampler.h"
-
+#include <ddprun/sampler.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,9 @@
 // SyncBatchNorm, ZeroOptimizer and ShardedParallel on one GPU, beside what torch has for one
 // process there.
+#include <ddprun/data_parallel.h>
+#include <ddprun/sharded_parallel.h>
+#include <ddprun/sync_batch_norm.h>
+#include <ddprun/zero_optimizer.h>
 #include <torch/optim.h>
 
 #include <functional>
@@ -9,10 +13,6 @@
 #include <vector>
 
 #include "tests/worker/gpu/one_gpu.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/norm/sync_batch_norm.h"
-#include "worker/training/sharded/sharded_parallel.h"
-#include "worker/training/zero/zero_optimizer.h"
 
 namespace ddprun::worker {
 namespace {

@@ -2,6 +2,7 @@
 // the reason.
 #pragma once
 
+#include <ddprun/process.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/utils.h>

@@ -5,6 +5,9 @@
 //   failing_trainer unused|frozen|unfrozen|added|replaced|hook|backward|peer|none safe|plain PASS
 //
 // safe: DataParallel::step(); plain: optimizer.step(). Started by ddprun with two ranks.
+#include <ddprun/comm_hook.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/process.h>
 #include <fmt/format.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -16,10 +19,6 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
-
-#include "worker/startup/bootstrap.h"
-#include "worker/training/comm_hooks/comm_hooks.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {
@@ -106,16 +105,12 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   // The agent asks the other rank to end as soon as one has failed. It shall say first what it met.
   std::signal(SIGTERM, SIG_IGN);
-  auto process = bootstrap();
-  if (!process) {
-    fmt::print(stderr, "{}\n", process.error().message());
-    return 1;
-  }
+  const ddprun::Process process = ddprun::bootstrap();
   try {
-    train({argv[1], std::string(argv[2]) == "safe", std::atoi(argv[3])}, *process->collective);
+    train({argv[1], std::string(argv[2]) == "safe", std::atoi(argv[3])}, *process.collective);
     return 0;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "rank {}: {}\n", process->world.rank, error.what());
+    fmt::print(stderr, "rank {}: {}\n", process.world.rank, error.what());
     return 1;
   }
 }

@@ -1,6 +1,10 @@
 // Trains with Join and with ZeroOptimizer, as join_zero_trainer.py does with PyTorch, and prints a
 // line `mode hash` for each mode. It is the hash of all weights and buffers at the end; for
 // `partition` one of the owners. Started by ddprun, with the modes as arguments.
+#include <ddprun/comm_hook.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/join.h>
+#include <ddprun/zero_optimizer.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -12,11 +16,7 @@
 
 #include "tests/worker/python_parity/parity_net.h"
 #include "tests/worker/python_parity/parity_program.h"
-#include "worker/training/comm_hooks/comm_hooks.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/join/join.h"
 #include "worker/training/zero/partition.h"
-#include "worker/training/zero/zero_optimizer.h"
 
 namespace ddprun::worker {
 namespace {

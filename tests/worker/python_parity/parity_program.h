@@ -2,12 +2,11 @@
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <ddprun/process.h>
 #include <fmt/format.h>
 
 #include <string>
 #include <vector>
-
-#include "worker/startup/bootstrap.h"
 
 namespace ddprun::worker {
 
@@ -16,7 +15,7 @@ namespace ddprun::worker {
 template <typename EndOf>
 void print_ends(int argc, char** argv, EndOf end_of) {
   at::set_num_threads(1);
-  auto process = bootstrap().value();
+  const Process process = bootstrap();
   for (const std::string& mode : std::vector<std::string>(argv + 1, argv + argc)) {
     const std::string end = end_of(mode, *process.collective);
     if (process.world.rank == 0) fmt::print("{} {}\n", mode, end);

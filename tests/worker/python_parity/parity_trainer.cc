@@ -2,6 +2,10 @@
 // line `mode hash` for each: the hash of all weights and buffers after twenty steps. For power_sgd
 // it prints the weights themselves. For the modes float16_wire and bfloat16_wire it prints the
 // wire's cost in bits. Started by ddprun, with the modes as arguments.
+#include <ddprun/comm_hook.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
+#include <ddprun/tensor_collective.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
@@ -12,11 +16,6 @@
 
 #include "tests/worker/python_parity/parity_net.h"
 #include "tests/worker/python_parity/parity_program.h"
-#include "worker/training/comm_hooks/comm_hooks.h"
-#include "worker/training/comm_hooks/optimizer_in_backward.h"
-#include "worker/training/comm_hooks/power_sgd.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/tensors/tensor_verbs.h"
 
 namespace ddprun::worker {
 namespace {
@@ -167,7 +166,7 @@ std::string wire_error(const std::string& mode, Collective& collective) {
     const auto no_sync = parallel.no_sync();
     return gradients_of(parallel, net, collective.rank());
   }();
-  TensorVerbs verbs(collective);
+  TensorCollective verbs(collective);
   const auto truth = local / collective.world_size();
   const auto magnitude = truth.abs();
   verbs.all_reduce(truth);
@@ -181,9 +180,8 @@ std::string wire_error(const std::string& mode, Collective& collective) {
 }  // namespace ddprun::worker
 
 int main(int argc, char** argv) {
-  ddprun::worker::print_ends(
-      argc, argv, [](const std::string& mode, ddprun::worker::Collective& ranks) {
-        return mode.ends_with("_wire") ? ddprun::worker::wire_error(mode, ranks)
-                                       : ddprun::worker::train(mode, ranks);
-      });
+  ddprun::worker::print_ends(argc, argv, [](const std::string& mode, ddprun::Collective& ranks) {
+    return mode.ends_with("_wire") ? ddprun::worker::wire_error(mode, ranks)
+                                   : ddprun::worker::train(mode, ranks);
+  });
 }

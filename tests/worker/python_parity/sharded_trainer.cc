@@ -1,6 +1,8 @@
 // Trains with ShardedParallel, as sharded_trainer.py does with PyTorch's fully_shard. Prints a line
 // `mode numbers` for each mode: all weights at the end. Started by ddprun, with the modes as
 // arguments: sgd, adam. With _sent behind the ranks use no shared memory for parameters.
+#include <ddprun/optimizers.h>
+#include <ddprun/sharded_parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
@@ -11,8 +13,6 @@
 #include "tests/worker/python_parity/parity_net.h"
 #include "tests/worker/python_parity/parity_program.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/sharded/sharded_parallel.h"
-#include "worker/training/zero/optimizers.h"
 
 namespace ddprun::worker {
 namespace {

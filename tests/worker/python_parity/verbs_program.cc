@@ -1,5 +1,8 @@
 // Does each verb with tensors of each type, as verbs_program.py does with torch.distributed. Prints
 // a line `rank.name numbers` for each. Started by ddprun.
+#include <ddprun/metrics.h>
+#include <ddprun/process.h>
+#include <ddprun/tensor_collective.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
@@ -9,10 +12,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "worker/collective/core/mean.h"
-#include "worker/startup/bootstrap.h"
-#include "worker/training/tensors/tensor_verbs.h"
 
 namespace ddprun::worker {
 namespace {
@@ -53,7 +52,7 @@ class Program {
   void as_in_readme(const std::string& name, const at::Tensor& mine);
 
   Collective& ranks_;
-  TensorVerbs verbs_;
+  TensorCollective verbs_;
   std::string lines_;
 };
 
@@ -79,7 +78,7 @@ void Program::reduce(const std::string& name, const at::Tensor& mine) {
   }
   const auto half = ranks_.split(ranks_.rank() % 2, 0);
   const at::Tensor group = mine.clone();
-  TensorVerbs(*half).all_reduce(group);
+  TensorCollective(*half).all_reduce(group);
   say(name + ".group", group);
   // Whole numbers: Gloo's order of additions is another one here.
   const at::Tensor whole =
@@ -105,7 +104,7 @@ void Program::move(const std::string& name, const at::Tensor& mine) {
 // The lines of README.md, with tensors of this type.
 void Program::as_in_readme(const std::string& name, const at::Tensor& mine) {
   Collective& ranks = ranks_;
-  TensorVerbs& verbs = verbs_;
+  TensorCollective& verbs = verbs_;
   Mean mean_loss;
   mean_loss.add(torch::real(mine).to(at::kDouble).sum().item<double>(), 1.0 + ranks.rank());
   say(name + ".loss", torch::tensor(mean_loss.over(ranks), at::kDouble));
@@ -116,7 +115,7 @@ void Program::as_in_readme(const std::string& name, const at::Tensor& mine) {
   say(name + ".all", torch::stack(all));
   const auto half = ranks.split(ranks.rank() % 2, 0);
   const auto sum = mine.clone();
-  TensorVerbs(*half).all_reduce(sum);
+  TensorCollective(*half).all_reduce(sum);
   say(name + ".half", sum);
   ranks.monitored_barrier(std::chrono::seconds(60));
 }
@@ -148,12 +147,8 @@ void Program::print() {
 }  // namespace ddprun::worker
 
 int main() {
-  auto process = ddprun::worker::bootstrap();
-  if (!process) {
-    fmt::print(stderr, "{}\n", process.error().message());
-    return 1;
-  }
-  ddprun::worker::Program program(*process->collective);
+  const ddprun::Process process = ddprun::bootstrap();
+  ddprun::worker::Program program(*process.collective);
   program.run();
   program.print();
   return 0;

@@ -21,8 +21,8 @@ INDENTED = re.compile(r"(?:^//   .*\n|^//\n(?=//   ))+", re.MULTILINE)
 PROGRAM = "README.md"
 # Header -> the parameters of the function that its sample becomes the body of.
 FRAGMENTS = {
-    "worker/training/data_parallel/data_parallel.h": "ddprun::Result<ddprun::worker::Process>& process, const std::vector<Batch>& batches",
-    "worker/startup/bootstrap.h": "Net net",
+    "worker/include/ddprun/data_parallel.h": "ddprun::Process& process, const std::vector<Batch>& batches",
+    "worker/include/ddprun/process.h": "Net net",
 }
 PROLOGUE = """
 #include <fmt/format.h>
@@ -32,8 +32,8 @@ PROLOGUE = """
 #include <utility>
 #include <vector>
 
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/startup/bootstrap.h"
+#include <ddprun/data_parallel.h>
+#include <ddprun/process.h>
 
 namespace samples {
 

@@ -2,6 +2,7 @@
 // the right result.
 #pragma once
 
+#include <ddprun/data_parallel.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
 
@@ -12,7 +13,6 @@
 #include <vector>
 
 #include "tests/worker/torch_ranks.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 

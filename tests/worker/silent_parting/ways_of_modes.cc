@@ -1,12 +1,13 @@
 // The same slips beside what else the engine has: batch norm, modes, communication hooks, shards,
 // joins, a GAN.
+#include <ddprun/amp.h>
+#include <ddprun/comm_hook.h>
+#include <ddprun/join.h>
+#include <ddprun/optimizers.h>
+#include <ddprun/sharded_parallel.h>
+#include <ddprun/zero_optimizer.h>
+
 #include "tests/worker/silent_parting/ways.h"
-#include "worker/training/amp/loss_scaler.h"
-#include "worker/training/comm_hooks/comm_hooks.h"
-#include "worker/training/comm_hooks/optimizer_in_backward.h"
-#include "worker/training/join/join.h"
-#include "worker/training/sharded/sharded_parallel.h"
-#include "worker/training/zero/zero_optimizer.h"
 
 namespace ddprun::worker {
 namespace {
@@ -155,7 +156,7 @@ void sharded(Collective& ranks, Outcome& outcome) {
   const auto state = parallel.full_state_dict();
   if (ranks.rank() == 0) weight = state["weight"];
   outcome.weights = {weight};
-  TensorVerbs(ranks).broadcast(weight, 0);
+  TensorCollective(ranks).broadcast(weight, 0);
 }
 
 std::vector<Way> of_others() {
@@ -193,16 +194,16 @@ std::vector<Way> of_others() {
            p.parallel.step(optimizer);
          });
        })},
-      {"LossScaler: the last backward under NoSync", "was under NoSync", of_program([](Program& p) {
-         LossScaler scaler;
+      {"GradScaler: the last backward under NoSync", "was under NoSync", of_program([](Program& p) {
+         GradScaler scaler;
          p.train([&] {
            const auto silent = p.parallel.no_sync();
            scaler.scale(Program::loss_of(p.forward())).backward();
            scaler.step(p.parallel, p.optimizer);
          });
        })},
-      {"LossScaler: all ranks skip a step", std::nullopt, of_program([](Program& p) {
-         LossScaler scaler;
+      {"GradScaler: all ranks skip a step", std::nullopt, of_program([](Program& p) {
+         GradScaler scaler;
          p.train([&] {
            (scaler.scale(Program::loss_of(p.forward())) * INFINITY).backward();
            scaler.step(p.parallel, p.optimizer);

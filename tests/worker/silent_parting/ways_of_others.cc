@@ -1,4 +1,6 @@
 // Modules, optimizers and states other than those that a DataParallel was made with.
+#include <ddprun/amp.h>
+#include <ddprun/join.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/serialize.h>
 
@@ -6,8 +8,6 @@
 #include <sstream>
 
 #include "tests/worker/silent_parting/ways.h"
-#include "worker/training/amp/master_weights.h"
-#include "worker/training/join/join.h"
 
 namespace ddprun::worker {
 namespace {

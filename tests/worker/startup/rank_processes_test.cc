@@ -1,5 +1,6 @@
 #include "worker/startup/rank_processes.h"
 
+#include <ddprun/collective.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -15,8 +16,6 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,5 +1,4 @@
-#include "worker/startup/spawn.h"
-
+#include <ddprun/spawn.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
 #include "worker/startup/time_slices.h"
 
+#include <ddprun/spawn.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -12,7 +13,7 @@
 
 #include "tests/examples/temporary_folder.h"
 #include "tests/worker/startup/on_one_core.h"
-#include "worker/startup/spawn.h"
+#include "worker/startup/rank_processes.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,5 +1,6 @@
 // The lines of ranks that wait for each other: after 5 s, for what, and why it is not there.
 #include <arpa/inet.h>
+#include <ddprun/process.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -23,8 +24,8 @@
 
 #include "tests/worker/forked_ranks.h"
 #include "tests/worker/startup/served_store.h"
+#include "tests/worker/startup/try_bootstrap.h"
 #include "worker/collective/tcp/tcp_collective.h"
-#include "worker/startup/bootstrap.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/store_exchange.h"
 
@@ -119,7 +120,7 @@ class Waits : public ::testing::Test {
   void as_worker(const std::string& line, int rank, int world, std::uint16_t port) {
     waits(line, [=] {
       set_environment(worker(rank, world, port));
-      [[maybe_unused]] const auto process = bootstrap({.timeout = kLong});
+      [[maybe_unused]] const auto process = try_bootstrap({.timeout = kLong});
     });
   }
   // All wait at the same time.
@@ -197,8 +198,8 @@ TEST_F(Waits, AtAFileAreTold) {
     const std::string method = "file://" + folder + "/" + name;
     waits(fmt::format("waiting for 5 s: init_method={}: {}", method, line), [=] {
       set_environment({});
-      [[maybe_unused]] const auto process =
-          bootstrap({.timeout = kLong, .init_method = method, .rank = rank, .world_size = ranks});
+      [[maybe_unused]] const auto process = try_bootstrap(
+          {.timeout = kLong, .init_method = method, .rank = rank, .world_size = ranks});
     });
   };
   at_file("rank 1 is there, and rank 0 has not come yet", "one", 1, 2);
@@ -235,7 +236,7 @@ TEST_F(Waits, OfRanksOfMpirunAreTold) {
                                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                                                {"PMIX_NAMESPACE", "waits"}})
       ::setenv(name.c_str(), value.c_str(), 1);
-    [[maybe_unused]] const auto process = bootstrap({.timeout = kLong});
+    [[maybe_unused]] const auto process = try_bootstrap({.timeout = kLong});
   });
   expect_told();
 }

@@ -1,4 +1,4 @@
-#include "worker/collective/core/collective.h"
+#include <ddprun/collective.h>
 
 #include <algorithm>
 #include <array>
@@ -7,9 +7,13 @@
 
 #include "base/assert.h"
 #include "worker/collective/core/parts.h"
+#include "worker/collective/core/reached.h"
 #include "worker/collective/core/record_file.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
+
 namespace {
 
 // The alignment that collective.h promises: a cache line, and the widest vector register of
@@ -173,4 +177,4 @@ std::unique_ptr<Collective> make_alone_collective(Ticket last_ticket) {
   return std::make_unique<AloneCollective>(last_ticket);
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "worker/collective/core/reached.h"
 
 namespace ddprun::worker {
 namespace {

@@ -8,13 +8,13 @@
 //   if (!same.finish()) …  // on all ranks, or on none
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

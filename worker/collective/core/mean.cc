@@ -1,6 +1,6 @@
-#include "worker/collective/core/mean.h"
+#include <ddprun/metrics.h>
 
-namespace ddprun::worker {
+namespace ddprun {
 
 double Mean::over(Collective& ranks) const { return means_over(ranks, {*this}).front(); }
 
@@ -16,4 +16,4 @@ std::vector<double> means_over(Collective& ranks, std::initializer_list<Mean> me
   return found;
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

@@ -2,10 +2,10 @@
 // LibTorch.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstddef>
 #include <memory>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

@@ -3,14 +3,14 @@
 // own rank writes, word by word; a reader may meet half an entry, and prints it to people.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <type_traits>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

@@ -1,12 +1,13 @@
 // The parts of a reduce-scatter or an all-gather, and what a rank launches. Pure.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
 #include "worker/collective/core/operation_ring.h"
 
 namespace ddprun::worker {

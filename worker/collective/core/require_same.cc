@@ -1,5 +1,4 @@
-#include "worker/collective/core/require_same.h"
-
+#include <ddprun/metrics.h>
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -7,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace ddprun::worker {
+namespace ddprun {
 
 // Every rank sees all numbers, so that all throw or none does. If only some threw, the others would
 // wait for them in the next sum until the deadline.
@@ -20,4 +19,4 @@ void require_same(Collective& ranks, std::uint64_t mine, std::string_view what) 
   }
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

@@ -2,13 +2,14 @@
 // whose ranks are processes use it for split().
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
-#include "worker/collective/core/collective.h"
 #include "worker/collective/core/exchange.h"
 
 namespace ddprun::worker {

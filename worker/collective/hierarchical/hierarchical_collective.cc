@@ -15,6 +15,7 @@
 #include "worker/collective/core/flight_record.h"
 #include "worker/collective/core/operation_ring.h"
 #include "worker/collective/core/parts.h"
+#include "worker/collective/core/reached.h"
 #include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/tcp/tcp_memory.h"
 

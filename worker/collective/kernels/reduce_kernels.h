@@ -3,10 +3,10 @@
 // simple. Any thread; the caller makes sure that nobody else touches the range meanwhile.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstddef>
 #include <span>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

@@ -1,11 +1,12 @@
 // The bytes of a buffer by who reduces them, and in which order. Pure.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstddef>
 #include <span>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
 #include "worker/collective/kernels/ring_order.h"
 
 namespace ddprun::worker {

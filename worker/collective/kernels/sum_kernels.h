@@ -4,11 +4,11 @@
 // nobody else touches the range meanwhile.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

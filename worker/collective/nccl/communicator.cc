@@ -1,5 +1,6 @@
 #include "worker/collective/nccl/communicator.h"
 
+#include <ddprun/collective.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 
 #include "base/blocking_wait.h"
 #include "base/duration.h"
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 namespace {

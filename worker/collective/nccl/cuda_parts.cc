@@ -1,10 +1,9 @@
 #include "worker/collective/nccl/cuda_parts.h"
 
+#include <ddprun/collective.h>
 #include <fmt/format.h>
 
 #include <bit>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

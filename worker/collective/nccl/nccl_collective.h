@@ -13,12 +13,14 @@
 // training thread or the autograd thread calls it, as collective.h says.
 #pragma once
 
+#include <ddprun/collective.h>
+#include <ddprun/process.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
 
 #include "base/result.h"
-#include "worker/collective/core/collective.h"
 #include "worker/collective/core/desync_board.h"
 #include "worker/collective/core/exchange.h"
 
@@ -39,10 +41,6 @@ struct NcclJob {
 // none.
 Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange,
                                               std::unique_ptr<DesyncBoard> board = nullptr);
-
-// Why join_nccl cannot work here; empty if it can. For tests that need a GPU, and for programs that
-// choose a device.
-std::string why_no_gpu();
 
 // How many GPUs this process sees; 0 where why_no_gpu() says why.
 int gpu_count();

@@ -1,5 +1,6 @@
 #include "worker/collective/nccl/nccl_join.h"
 
+#include <ddprun/process.h>
 #include <fmt/format.h>
 
 #include <string>
@@ -53,13 +54,6 @@ Result<ncclUniqueId> agree_on_id(const NcclJob& job, Exchange& exchange) {
 
 }  // namespace
 
-std::string why_no_gpu() {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess) return fmt::format("no GPU: CUDA: {}", cudaGetErrorString(status));
-  return count == 0 ? "no GPU: CUDA finds none" : "";
-}
-
 int gpu_count() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
@@ -88,3 +82,14 @@ Result<std::unique_ptr<Collective>> join_nccl_on(const NcclParts& parts, Exchang
 }
 
 }  // namespace ddprun::worker
+
+namespace ddprun {
+
+std::string why_no_gpu() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) return fmt::format("no GPU: CUDA: {}", cudaGetErrorString(status));
+  return count == 0 ? "no GPU: CUDA finds none" : "";
+}
+
+}  // namespace ddprun

@@ -4,11 +4,12 @@
 // time. Memory may outlive both.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstddef>
 #include <memory>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
 #include "worker/collective/nccl/communicator.h"
 #include "worker/collective/nccl/cuda_parts.h"
 #include "worker/collective/nccl/nccl_optional.h"

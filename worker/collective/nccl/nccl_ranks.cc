@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "worker/collective/core/reached.h"
 #include "worker/collective/core/split.h"
 
 namespace ddprun::worker {

@@ -46,11 +46,11 @@ class NcclRanks final : public Collective {
   Ticket launch(Flat flat, Reduction reduction) override {
     return launch(flat, all_reduce_of(reduction));
   }
-  Ticket launch_reduce_scatter(Flat flat, std::span<const worker::Part> parts,
+  Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,
                                Reduction reduction) override {
     return launch(flat, reduce_scatter_of(flat, parts, reduction, world_size()));
   }
-  Ticket launch_all_gather(Flat flat, std::span<const worker::Part> parts) override {
+  Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
     return launch(flat, all_gather_of(flat, parts, world_size()));
   }
   void progress() override { check(); }

@@ -3,11 +3,12 @@
 // ShmCollective: one thread.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "worker/collective/core/collective.h"
 #include "worker/collective/shm/shm_peers.h"
 
 namespace ddprun::worker {

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "worker/collective/core/flight_record.h"
+#include "worker/collective/core/reached.h"
 #include "worker/collective/core/split.h"
 #include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/kernels/ring_order.h"

@@ -5,6 +5,8 @@
 // calls, on the caller's thread.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -12,7 +14,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "worker/collective/core/collective.h"
 #include "worker/collective/core/exchange.h"
 #include "worker/collective/core/operation_ring.h"
 #include "worker/collective/core/parts.h"

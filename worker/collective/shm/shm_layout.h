@@ -6,12 +6,13 @@
 // shm_collective.cc.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-#include "worker/collective/core/collective.h"
 #include "worker/collective/core/operation_ring.h"
 #include "worker/collective/core/parts.h"
 

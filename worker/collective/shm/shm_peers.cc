@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/duration.h"
+#include "worker/collective/core/reached.h"
 #include "worker/collective/shm/shared_cores.h"
 #include "worker/collective/shm/wait_circle.h"
 

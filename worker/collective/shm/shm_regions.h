@@ -2,13 +2,14 @@
 // each of them. Part of ShmCollective: one thread.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
 #include "worker/collective/shm/shm_layout.h"
 #include "worker/collective/shm/shm_peers.h"
 #include "worker/collective/shm/shm_segment.h"

@@ -6,6 +6,8 @@
 #include <array>
 #include <optional>
 
+#include "worker/collective/core/reached.h"
+
 namespace ddprun::worker {
 namespace {
 

@@ -1,5 +1,6 @@
 #include "worker/collective/tcp/tcp_collective.h"
 
+#include <ddprun/process.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "worker/collective/core/flight_record.h"
 #include "worker/collective/core/operation_ring.h"
 #include "worker/collective/core/parts.h"
+#include "worker/collective/core/reached.h"
 #include "worker/collective/core/split.h"
 #include "worker/collective/tcp/tcp_meeting.h"
 #include "worker/collective/tcp/tcp_memory.h"

@@ -4,27 +4,19 @@
 // progress() moves them while the program computes. Linux, x86-64.
 #pragma once
 
+#include <ddprun/collective.h>
+#include <ddprun/process.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
 
 #include "base/result.h"
-#include "worker/collective/core/collective.h"
 #include "worker/collective/core/exchange.h"
 #include "worker/collective/core/operation_ring.h"
 #include "worker/collective/tcp/tcp_feed.h"
 
 namespace ddprun::worker {
-
-// The format in which sums of float32 travel. bfloat16 halves the bytes: each rank's elements are
-// rounded once, added in float32, and the result is rounded once. All ranks get the same bits.
-enum class Wire : std::uint8_t { kExact, kBFloat16 };
-
-// The congestion control of the connections between ranks, by the kernel's name for it (tcp(7),
-// TCP_CONGESTION); empty: the host's. BBR sends by a timer. That takes up to a third more time for
-// a sum between two hosts with two ranks each. If the kernel does not have it, or does not allow
-// it, the host's stays.
-inline constexpr const char* kCongestionControl = "cubic";
 
 struct TcpJob {
   int rank = 0;

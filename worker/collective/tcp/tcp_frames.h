@@ -4,10 +4,11 @@
 // format.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstddef>
 #include <cstdint>
 
-#include "worker/collective/core/collective.h"
 #include "worker/collective/core/operation_ring.h"
 
 namespace ddprun::worker {

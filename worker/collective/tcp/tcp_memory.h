@@ -2,11 +2,11 @@
 // bounds of a huge page if it is large. The registry knows what it has given out. One thread.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstddef>
 #include <memory>
 #include <vector>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

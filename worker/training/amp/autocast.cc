@@ -1,11 +1,10 @@
-#include "worker/training/amp/autocast.h"
-
 #include <ATen/autocast_mode.h>
+#include <ddprun/amp.h>
 #include <fmt/format.h>
 
 #include <stdexcept>
 
-namespace ddprun::worker {
+namespace ddprun {
 
 Autocast::Autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled)
     : device_(device),
@@ -25,4 +24,4 @@ Autocast::~Autocast() {
   at::autocast::set_autocast_dtype(device_, dtype_before_);
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

@@ -1,11 +1,14 @@
-#include "worker/training/amp/master_weights.h"
-
 #include <ATen/core/grad_mode.h>
+#include <ddprun/amp.h>
 #include <fmt/format.h>
 
 #include <stdexcept>
 
-namespace ddprun::worker {
+#include "worker/training/tensors/stepped_tensors.h"
+
+namespace ddprun {
+
+using namespace worker;
 
 MasterWeights::MasterWeights(torch::nn::Module& module, at::ScalarType dtype, bool keep_buffers) {
   if (dtype != at::kBFloat16 && dtype != at::kHalf)
@@ -50,4 +53,4 @@ void MasterWeights::give_weights() {
   for (std::size_t i = 0; i < masters_.size(); ++i) parameters_[i].copy_(masters_[i]);
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ddprun/collective.h>
 
 #include <array>
 #include <cstddef>
@@ -18,7 +19,6 @@
 #include <string>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
 #include "worker/collective/core/equal_word.h"
 #include "worker/training/averages/named_parameter.h"
 #include "worker/training/averages/step_settings.h"

@@ -1,5 +1,4 @@
-#include "worker/training/comm_hooks/comm_hooks.h"
-
+#include <ddprun/comm_hook.h>
 #include <fmt/format.h>
 
 #include <map>
@@ -9,7 +8,10 @@
 
 #include "worker/training/tensors/summable.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
+
 namespace {
 
 void check_wire(at::ScalarType wire) {
@@ -91,4 +93,4 @@ CommHook compress_wrapper(CommHook inner, at::ScalarType wire) {
   };
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

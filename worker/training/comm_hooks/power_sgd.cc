@@ -1,5 +1,3 @@
-#include "worker/training/comm_hooks/power_sgd.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -8,6 +6,7 @@
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/norm.h>
 #include <ATen/ops/randn.h>
+#include <ddprun/comm_hook.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,10 +16,12 @@
 #include <stdexcept>
 #include <utility>
 
-#include "worker/training/comm_hooks/comm_hooks.h"
 #include "worker/training/tensors/summable.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
+
 namespace {
 
 // One gradient M (rows x columns), as a batch of one. So are the thin matrices P (rows x rank) and
@@ -249,4 +250,4 @@ CommHook power_sgd_hook(const PowerSgdOptions& options) {
   };
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

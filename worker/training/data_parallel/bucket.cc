@@ -1,15 +1,17 @@
-#include "worker/training/data_parallel/bucket.h"
-
+#include <ddprun/comm_hook.h>
 #include <fmt/format.h>
 
 #include <stdexcept>
 #include <utility>
 
+#include "worker/training/data_parallel/bucket_name.h"
 #include "worker/training/tensors/summable.h"
 
-namespace ddprun::worker {
+namespace ddprun {
 
-OperationName name_of_bucket(std::size_t index) { return fmt::format("bucket {}", index); }
+using namespace worker;
+
+OperationName worker::name_of_bucket(std::size_t index) { return fmt::format("bucket {}", index); }
 
 Bucket::Bucket(std::size_t index, bool last, at::Tensor buffer, std::vector<at::Tensor> parameters,
                Collective& collective)
@@ -56,4 +58,4 @@ void Bucket::finish() {
   for (const auto& act : acts_) act();
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

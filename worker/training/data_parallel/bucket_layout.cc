@@ -1,5 +1,6 @@
 #include "worker/training/data_parallel/bucket_layout.h"
 
+#include <ddprun/log_record.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -4,6 +4,8 @@
 // thread and the autograd thread, never from both at once.
 #pragma once
 
+#include <ddprun/log_record.h>
+
 #include <cstddef>
 #include <span>
 #include <utility>

@@ -4,13 +4,14 @@
 // and complete the same buckets, in the same order.
 #pragma once
 
+#include <ddprun/comm_hook.h>
+
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "worker/training/data_parallel/bucket.h"
 #include "worker/training/data_parallel/gradient_buckets.h"
 
 namespace ddprun::worker {

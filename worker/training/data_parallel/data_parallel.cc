@@ -1,6 +1,6 @@
-#include "worker/training/data_parallel/data_parallel.h"
-
 #include <ATen/core/grad_mode.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/output_tensors.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
@@ -14,12 +14,17 @@
 
 #include "base/log.h"
 #include "worker/collective/core/record_file.h"
+#include "worker/training/averages/parameter_index.h"
 #include "worker/training/data_parallel/freed_memory.h"
 #include "worker/training/data_parallel/gradient_reducer.h"
 #include "worker/training/data_parallel/module_state.h"
+#include "worker/training/data_parallel/output_sink.h"
 #include "worker/training/tensors/summable.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
+
 namespace {
 
 constexpr const char* kStaysInTheProcess = "stays in the process";
@@ -386,4 +391,4 @@ const std::vector<std::size_t>& DataParallel::ready_order() const {
   return reducer_->gradient_order();
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

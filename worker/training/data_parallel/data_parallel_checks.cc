@@ -1,5 +1,7 @@
 // The checks of a DataParallel: of its module before a forward(), and of an optimizer before a
 // step.
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
@@ -11,11 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/averages/parameter_index.h"
 #include "worker/training/data_parallel/gradient_reducer.h"
-#include "worker/training/tensors/optimizer_state.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
+
 namespace {
 
 // The parameters of all modules that have a DataParallel in this process, and the copies that it
@@ -71,7 +75,7 @@ void DataParallel::list_parameters(std::vector<at::Tensor> parameters) {
   trained_ = ours.size();
   for (const auto* tensors : {&all_, &copies_})
     ours.insert(ours.end(), tensors->begin(), tensors->end());
-  index_ = ParameterIndex(ours);
+  index_ = std::make_unique<ParameterIndex>(ours);
   for (const auto* tensors : {&all_, &copies_})
     for (const at::Tensor& tensor : *tensors)
       all.owners.emplace(tensor.unsafeGetTensorImpl(), this);
@@ -81,7 +85,7 @@ void DataParallel::add_copies(const std::vector<at::Tensor>& copies) {
   // MasterWeights calls this at each step.
   std::vector<NamedTensor> added;
   for (const at::Tensor& copy : copies) {
-    if (index_.find(copy) == ParameterIndex::kNone) added.push_back({"", copy});
+    if (index_->find(copy) == ParameterIndex::kNone) added.push_back({"", copy});
   }
   if (added.empty()) return;
   broadcast_values(added, *collective_, 0, "copies of weights");
@@ -144,7 +148,7 @@ void DataParallel::check_stepped() {
   if (collective_->world_size() == 1) return;
   bool all_ours = true;
   for (const at::Tensor* tensor : stepped_) {
-    const std::size_t place = index_.find(*tensor);
+    const std::size_t place = index_->find(*tensor);
     all_ours = all_ours && place != ParameterIndex::kNone;
     if (place < trained_) own_stepped_.push_back(place);
   }
@@ -184,4 +188,4 @@ void DataParallel::share_state(torch::optim::Optimizer& optimizer) {
   shared_.push_back(&optimizer);
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

@@ -1,10 +1,13 @@
 // DataParallel as a Joinable (torch/nn/parallel/distributed.py of 2.11, _DDPJoinHook).
+#include <ddprun/data_parallel.h>
+
 #include <stdexcept>
 
-#include "worker/training/data_parallel/data_parallel.h"
 #include "worker/training/data_parallel/gradient_reducer.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
 
 void DataParallel::begin_join(JoinContext& context, bool leads) {
   if (join_ != nullptr) throw std::invalid_argument("Join: the DataParallel is in a Join already");
@@ -17,8 +20,8 @@ void DataParallel::begin_join(JoinContext& context, bool leads) {
   uneven_ = false;
 }
 
-JoinRound DataParallel::meet_joined(const JoinReport& mine) {
-  const JoinRound round = join_->meet(mine);
+JoinIteration DataParallel::meet_joined(const JoinReport& mine) {
+  const JoinIteration round = join_->meet(mine);
   see_round(round);
   if (!join_->options().divide_by_initial_world_size) reducer_->divide_by(round.active);
   return round;
@@ -26,16 +29,16 @@ JoinRound DataParallel::meet_joined(const JoinReport& mine) {
 
 // A rank without batches makes no steps. Its weights are set at the end. Its optimizer's state is
 // set by the first step after it.
-void DataParallel::see_round(const JoinRound& round) {
+void DataParallel::see_round(const JoinIteration& round) {
   all_active_ = round.active == round.ranks;
   if (all_active_) return;
   uneven_ = true;
   reducer_->stop_comparing();
 }
 
-void DataParallel::shadow(const JoinRound& leading) {
+void DataParallel::shadow(const JoinIteration& leading) {
   if (leads_join_) see_round(leading);
-  const JoinRound round = leads_join_ ? leading : meet_joined({.active = false});
+  const JoinIteration round = leads_join_ ? leading : meet_joined({.active = false});
   if (leads_join_ && !join_->options().divide_by_initial_world_size)
     reducer_->divide_by(round.active);
   if (round.records) reducer_->begin_pass();
@@ -65,4 +68,4 @@ void DataParallel::end_join() noexcept {
   reducer_->divide_by(collective_->world_size());
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

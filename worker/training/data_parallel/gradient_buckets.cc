@@ -7,6 +7,7 @@
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/hash.h>
+#include <ddprun/data_parallel.h>
 #include <fmt/format.h>
 
 #include <stdexcept>

@@ -12,13 +12,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ddprun/collective.h>
+#include <ddprun/data_parallel.h>
 
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
 #include "worker/training/data_parallel/bucket_plan.h"
 #include "worker/training/data_parallel/module_state.h"
 

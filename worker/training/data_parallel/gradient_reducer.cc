@@ -1,6 +1,7 @@
 #include "worker/training/data_parallel/gradient_reducer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ddprun/data_parallel.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 

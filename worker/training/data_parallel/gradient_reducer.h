@@ -11,6 +11,8 @@
 // backward() for the parameters' device.
 #pragma once
 
+#include <ddprun/data_parallel.h>
+
 #include <cstddef>
 #include <functional>
 #include <memory>

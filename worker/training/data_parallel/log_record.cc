@@ -1,16 +1,12 @@
 #include "worker/training/data_parallel/log_record.h"
 
+#include <ddprun/log_record.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-namespace ddprun::worker {
-
-const std::array<PassTimes::Part, 4> PassTimes::kParts{
-    {{"forward_compute_time", Moment::kForwardBegins, Moment::kBackwardBegins},
-     {"backward_compute_time", Moment::kBackwardBegins, Moment::kBackwardEnds},
-     {"backward_comm_time", Moment::kSumsBegin, Moment::kSumsEnd},
-     {"backward_compute_comm_overlap_time", Moment::kSumsBegin, Moment::kBackwardEnds}}};
+namespace ddprun {
 
 std::string LogRecord::to_json() const {
   nlohmann::json object = nlohmann::json::object();
@@ -19,6 +15,16 @@ std::string LogRecord::to_json() const {
   // A name may hold any bytes.
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
+
+}  // namespace ddprun
+
+namespace ddprun::worker {
+
+const std::array<PassTimes::Part, 4> PassTimes::kParts{
+    {{"forward_compute_time", Moment::kForwardBegins, Moment::kBackwardBegins},
+     {"backward_compute_time", Moment::kBackwardBegins, Moment::kBackwardEnds},
+     {"backward_comm_time", Moment::kSumsBegin, Moment::kSumsEnd},
+     {"backward_compute_comm_overlap_time", Moment::kSumsBegin, Moment::kBackwardEnds}}};
 
 namespace {
 

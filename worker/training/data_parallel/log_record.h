@@ -3,20 +3,12 @@
 // those of each pass are taken.
 #pragma once
 
+#include <ddprun/log_record.h>
+
 #include <array>
 #include <cstdint>
-#include <map>
-#include <string>
 
 namespace ddprun::worker {
-
-struct LogRecord {
-  std::map<std::string, std::string> texts;
-  std::map<std::string, std::int64_t> numbers;  // times in nanoseconds; flags as 0 and 1
-
-  // One line, an object with all keys.
-  std::string to_json() const;
-};
 
 // Adds the variables that PyTorch's record has; "N/A" where one is not set, as there.
 void write_environment(LogRecord& record);

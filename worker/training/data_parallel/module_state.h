@@ -5,23 +5,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ddprun/collective.h>
+#include <ddprun/data_parallel.h>
 
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "worker/collective/core/collective.h"
 
 namespace torch::nn {
 class Module;
 }
 
 namespace ddprun::worker {
-
-struct NamedTensor {
-  std::string name;  // dotted path in the module
-  at::Tensor tensor;
-};
 
 // In registration order, depth first. A tensor that two modules share appears once, as in Python.
 // It has its first name that is not among those to leave out.

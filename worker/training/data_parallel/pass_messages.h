@@ -1,6 +1,8 @@
 // The messages of a pass that cannot go on. Pure: they say what GradientReducer has found.
 #pragma once
 
+#include <ddprun/data_parallel.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -5,14 +5,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ddprun/collective.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

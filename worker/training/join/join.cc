@@ -1,5 +1,4 @@
-#include "worker/training/join/join.h"
-
+#include <ddprun/join.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,8 +6,12 @@
 #include <stdexcept>
 
 #include "base/log.h"
+#include "worker/training/join/join_iteration.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
+
 namespace {
 
 constexpr int kManyIterations = 1000;  // PyTorch's
@@ -31,10 +34,10 @@ class Leaving {
 
 }  // namespace
 
-JoinRound JoinContext::meet(const JoinReport& mine) {
+JoinIteration JoinContext::meet(const JoinReport& mine) {
   over_ = true;  // unless all is well
   const auto reports = ranks_.all_gather_bytes(std::as_bytes(std::span(&mine, 1)));
-  const JoinRound round = read_reports(reports);
+  const JoinIteration round = read_reports(reports);
   if (options_.throw_on_early_termination) {
     const std::string why = early_end(round, ranks_.rank(), mine.active);
     if (!why.empty()) throw std::runtime_error(why);
@@ -74,7 +77,7 @@ Join::~Join() noexcept(false) {
 
 void Join::shadow_the_others() {
   for (int iterations = 0;; ++iterations) {
-    const JoinRound round = context_->meet({.active = false, .last = iterations == 0});
+    const JoinIteration round = context_->meet({.active = false, .last = iterations == 0});
     if (round.active == 0) {
       for (Joinable* joinable : joinables_) joinable->settle(round.source);
       return;
@@ -89,4 +92,4 @@ void Join::shadow_the_others() {
   }
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

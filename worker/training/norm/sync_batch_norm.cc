@@ -1,11 +1,10 @@
-#include "worker/training/norm/sync_batch_norm.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/zeros.h>
+#include <ddprun/sync_batch_norm.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -17,7 +16,8 @@
 #include <string>
 #include <utility>
 
-namespace ddprun::worker {
+namespace ddprun {
+
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -46,7 +46,7 @@ struct Moments {
 
 // Row r is what rank r gives. The sum with zeros changes no bit, and works with any number of
 // channels and on any device. The row's last element is the rank's count.
-at::Tensor rows_of_all(const at::Tensor& mine, const Collective& ranks, TensorVerbs& verbs) {
+at::Tensor rows_of_all(const at::Tensor& mine, const Collective& ranks, TensorCollective& verbs) {
   const at::Tensor rows = at::zeros({ranks.world_size(), mine.numel()}, mine.options());
   rows[ranks.rank()].copy_(mine);
   verbs.all_reduce(rows, Reduction::kSum, "batch norm");
@@ -64,7 +64,7 @@ Moments combine(const at::Tensor& rows, std::int64_t channels) {
   return {mean, variance, count};
 }
 
-Moments moments_of_all(const at::Tensor& input, const Collective& ranks, TensorVerbs& verbs) {
+Moments moments_of_all(const at::Tensor& input, const Collective& ranks, TensorCollective& verbs) {
   const std::int64_t channels = input.size(1);
   const auto dims = dims_but_channels(input);
   const auto options = input.options().dtype(at::kDouble);
@@ -81,8 +81,8 @@ Moments moments_of_all(const at::Tensor& input, const Collective& ranks, TensorV
 
 // The graph keeps them: it may outlive its module.
 struct HeldVerbs : torch::CustomClassHolder {
-  explicit HeldVerbs(std::shared_ptr<TensorVerbs> held) : verbs(std::move(held)) {}
-  std::shared_ptr<TensorVerbs> verbs;
+  explicit HeldVerbs(std::shared_ptr<TensorCollective> held) : verbs(std::move(held)) {}
+  std::shared_ptr<TensorCollective> verbs;
 };
 
 // torch/nn/modules/_functions.py of 2.11, SyncBatchNorm, with sums in float64.
@@ -91,7 +91,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const Moments& moments, double eps,
-                            const std::shared_ptr<TensorVerbs>& verbs) {
+                            const std::shared_ptr<TensorCollective>& verbs) {
     const at::Tensor scale = at::rsqrt(moments.variance + eps);
     context->save_for_backward({input, weight, moments.mean, scale, moments.count});
     context->saved_data["verbs"] = at::IValue::make_capsule(c10::make_intrusive<HeldVerbs>(verbs));
@@ -109,7 +109,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const auto& [input, weight, mean, scale, count] =
         std::tie(saved[0], saved[1], saved[2], saved[3], saved[4]);
     const auto held = context->saved_data["verbs"].toCapsule();
-    TensorVerbs& verbs = *static_cast<const HeldVerbs&>(*held).verbs;
+    TensorCollective& verbs = *static_cast<const HeldVerbs&>(*held).verbs;
     const auto dims = dims_but_channels(input);
     const at::Tensor gradient = gradients[0].to(at::kDouble);
     const at::Tensor centred = input.to(at::kDouble).sub(beside(mean, input));
@@ -182,7 +182,9 @@ void find_norms(torch::nn::Module& module, const std::string& prefix, Collective
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options_of,
                                      Collective& ranks)
-    : NormImplBase(options_of), ranks_(&ranks), verbs_(std::make_shared<TensorVerbs>(ranks)) {}
+    : NormImplBase(options_of),
+      ranks_(&ranks),
+      collective_(std::make_shared<TensorCollective>(ranks)) {}
 
 void SyncBatchNormImpl::share(const at::Tensor& shared_weight, const at::Tensor& shared_bias,
                               const std::array<at::Tensor, 3>& buffers) {
@@ -224,7 +226,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   }
   const Moments moments = [&] {
     const at::NoGradGuard no_grad;
-    return moments_of_all(input, *ranks_, *verbs_);
+    return moments_of_all(input, *ranks_, *collective_);
   }();
   // On a GPU nobody looks: the host would wait for it.
   if (moments.count.is_cpu() && moments.count.item<double>() < 2) {
@@ -237,7 +239,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
     return parameter.defined() ? parameter : at::full_like(moments.mean, value);
   };
   return Normalize::apply(input, or_constant(weight, 1), or_constant(bias, 0), moments,
-                          options.eps(), verbs_);
+                          options.eps(), collective_);
 }
 
 // The running variance is the unbiased one.
@@ -280,4 +282,4 @@ std::shared_ptr<torch::nn::Module> convert_sync_batch_norm(
   return module;
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

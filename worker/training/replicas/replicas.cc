@@ -1,10 +1,9 @@
-#include "worker/training/replicas/replicas.h"
-
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/DeviceGuard.h>
+#include <ddprun/replicas.h>
 #include <fmt/format.h>
 
 #include <exception>

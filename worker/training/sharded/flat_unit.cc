@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
+#include <ddprun/data_parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -4,12 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
+#include <ddprun/collective.h>
+#include <ddprun/data_parallel.h>
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
 #include "worker/training/data_parallel/module_state.h"
 #include "worker/training/sharded/unit_layout.h"
 

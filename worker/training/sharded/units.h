@@ -4,13 +4,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ddprun/collective.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
 #include "worker/training/sharded/flat_unit.h"
 
 namespace ddprun::worker {

@@ -1,6 +1,6 @@
-#include "worker/training/tensors/optimizer_state.h"
-
 #include <ATen/ops/empty.h>
+#include <ddprun/optimizers.h>
+#include <ddprun/tensor_collective.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize.h>
@@ -12,9 +12,8 @@
 #include <sstream>
 #include <string>
 
-#include "worker/training/tensors/tensor_verbs.h"
+namespace ddprun {
 
-namespace ddprun::worker {
 namespace {
 
 std::string state_of(const torch::optim::Optimizer& optimizer) {
@@ -48,7 +47,7 @@ void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& colle
   const auto count = static_cast<std::int64_t>(bytes);
   const at::Tensor here = at::from_blob(state.data(), {count}, at::kByte);
   const at::Tensor travels = here.to(device);
-  TensorVerbs(collective).broadcast(travels, root);
+  TensorCollective(collective).broadcast(travels, root);
   if (collective.rank() == root) return;
   here.copy_(travels);
   torch::serialize::InputArchive archive;
@@ -56,4 +55,4 @@ void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& colle
   optimizer.load(archive);
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

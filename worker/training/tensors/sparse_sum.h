@@ -4,8 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
-#include "worker/collective/core/collective.h"
+#include <ddprun/collective.h>
 
 namespace ddprun::worker {
 

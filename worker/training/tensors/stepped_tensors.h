@@ -1,5 +1,4 @@
-// The tensors that an optimizer steps, of all its groups: LibTorch's optimizers, ours, and
-// ZeroOptimizer have them alike.
+// Whether an optimizer steps tensors of a list.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,14 +8,6 @@
 #include <vector>
 
 namespace ddprun::worker {
-
-template <typename Optimizer>
-std::vector<at::Tensor> stepped_tensors(Optimizer& optimizer) {
-  std::vector<at::Tensor> tensors;
-  for (auto& group : optimizer.param_groups())
-    tensors.insert(tensors.end(), group.params().begin(), group.params().end());
-  return tensors;
-}
 
 // Whether one of `stepped` is one of `parameters`: the same tensor, not one with the same numbers.
 inline bool any_is_of(const std::vector<at::Tensor>& stepped,

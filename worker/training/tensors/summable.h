@@ -2,11 +2,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ddprun/collective.h>
 
 #include <cstdint>
 #include <optional>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

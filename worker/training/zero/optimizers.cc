@@ -1,9 +1,8 @@
-#include "worker/training/zero/optimizers.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
+#include <ddprun/optimizers.h>
 
 #include <array>
 #include <cmath>
@@ -13,7 +12,10 @@
 #include "worker/training/tensors/wrapped_number.h"
 #include "worker/training/zero/blocks.h"
 
-namespace ddprun::worker {
+namespace ddprun {
+
+using namespace worker;
+
 namespace {
 
 at::Tensor evaluate(const torch::optim::Optimizer::LossClosure& closure) {
@@ -160,4 +162,4 @@ at::Tensor AdamW::step(LossClosure closure) {
   });
 }
 
-}  // namespace ddprun::worker
+}  // namespace ddprun

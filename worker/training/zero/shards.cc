@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
+#include <ddprun/metrics.h>
+#include <ddprun/tensor_collective.h>
 #include <torch/serialize.h>
 
 #include <cstring>
@@ -14,9 +16,8 @@
 
 #include "base/hash.h"
 #include "worker/collective/core/memory_row.h"
-#include "worker/collective/core/require_same.h"
+#include "worker/training/data_parallel/bucket_name.h"
 #include "worker/training/tensors/summable.h"
-#include "worker/training/tensors/tensor_verbs.h"
 #include "worker/training/tensors/wrapped_number.h"
 
 namespace ddprun::worker {
@@ -237,7 +238,7 @@ void load_state_bytes(const std::string& bytes, torch::optim::Optimizer& optimiz
 std::vector<std::string> gather_at(int to, const std::string& mine, Collective& ranks) {
   const std::uint64_t size = mine.size();
   const auto sizes = ranks.all_gather_bytes(std::as_bytes(std::span(&size, 1)));
-  TensorVerbs verbs(ranks);
+  TensorCollective verbs(ranks);
   const auto device = ranks.device() == Device::kCuda ? at::kCUDA : at::kCPU;
   if (ranks.rank() != to) {
     std::string copy = mine;

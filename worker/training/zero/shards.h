@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ddprun/zero_optimizer.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
@@ -11,17 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
-#include "worker/training/data_parallel/bucket.h"
 #include "worker/training/zero/partition.h"
 
 namespace ddprun::worker {
-
-// Bytes that this rank has got from the others, since it was made.
-struct ZeroTraffic {
-  std::uint64_t gradients = 0;  // only with reduce_scatter()
-  std::uint64_t parameters = 0;
-};
 
 class Shards {
  public:

@@ -1,10 +1,11 @@
 // The common rules of all collectives: tickets that wrap, and the world of one.
-#include "worker/collective/core/collective.h"
-
+#include <ddprun/collective.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <limits>
+
+#include "worker/collective/core/reached.h"
 
 namespace ddprun::worker {
 namespace {

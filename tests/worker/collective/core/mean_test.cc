@@ -1,5 +1,4 @@
-#include "worker/collective/core/mean.h"
-
+#include <ddprun/metrics.h>
 #include <gtest/gtest.h>
 
 #include <array>

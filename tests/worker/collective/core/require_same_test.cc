@@ -1,5 +1,4 @@
-#include "worker/collective/core/require_same.h"
-
+#include <ddprun/metrics.h>
 #include <gtest/gtest.h>
 
 #include <array>

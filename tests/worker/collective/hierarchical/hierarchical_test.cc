@@ -1,5 +1,6 @@
 // Several hosts with several ranks each, as processes of one host. Each "host" has a shared memory
 // of its own, and all else goes over loopback.
+#include <ddprun/process.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

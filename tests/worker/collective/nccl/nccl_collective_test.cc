@@ -6,6 +6,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/process.h>
+#include <ddprun/tensor_collective.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -27,8 +30,6 @@
 
 #include "worker/collective/nccl/nccl_optional.h"
 #include "worker/startup/pipe_exchange.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/tensors/tensor_verbs.h"
 
 // Calls with which a host waits for the GPU, of all threads but the watcher's.
 static std::atomic<int> host_waits = 0;
@@ -258,7 +259,7 @@ TEST_F(Nccl, TrainsAsWithoutIt) {
 }
 
 TEST_F(Nccl, DoesTheVerbsOnTensors) {
-  TensorVerbs verbs(*collective_);
+  TensorCollective verbs(*collective_);
   const c10::cuda::CUDAStreamGuard aside(c10::cuda::getStreamFromPool());
   const auto turned =
       torch::arange(12, torch::device(torch::kCUDA)).view({3, 4}).to(torch::kFloat).t();

@@ -1,4 +1,5 @@
 // A cable that is cut while gradients travel: no rank steps on what has come by then.
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -9,7 +10,6 @@
 
 #include "tests/worker/collective/tcp/two_hosts.h"
 #include "tests/worker/torch_ranks.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

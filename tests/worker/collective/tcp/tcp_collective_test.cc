@@ -1,5 +1,7 @@
 #include "worker/collective/tcp/tcp_collective.h"
 
+#include <ddprun/metrics.h>
+#include <ddprun/process.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,7 +13,6 @@
 #include <string>
 
 #include "tests/worker/collective/tcp/tcp_ranks.h"
-#include "worker/collective/core/mean.h"
 #include "worker/collective/kernels/bfloat16_kernels.h"
 #include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/kernels/ring_order.h"

@@ -1,6 +1,7 @@
 // Ranks that meet at a file.
 #include "worker/startup/init_method/file_meeting.h"
 
+#include <ddprun/spawn.h>
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -8,7 +9,7 @@
 
 #include "tests/worker/collective/tcp/two_hosts.h"
 #include "tests/worker/startup/init_method/ranks_at_file.h"
-#include "worker/startup/spawn.h"
+#include "tests/worker/startup/try_bootstrap.h"
 
 namespace ddprun::worker {
 namespace {
@@ -58,9 +59,9 @@ TEST_F(RanksAtFile, FindOutWhoIsWhere) {
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     ranks.push_back(RankProcess([this, rank]() -> std::string {
-      const auto process = bootstrap(options(rank, 3));
+      const auto process = try_bootstrap(options(rank, 3));
       if (!process) return process.error().message();
-      const WorkerEnv& world = process->world;
+      const World& world = process->world;
       return fmt::format("rank {} of {}, {} of {} on node {} of {}, {}", world.rank,
                          world.world_size, world.local_rank, world.local_world_size,
                          world.node_rank, world.node_count, world.master_addr);

@@ -1,6 +1,7 @@
 // Ranks in processes of their own that meet at a file, as far as a collective.
 #pragma once
 
+#include <ddprun/process.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -22,7 +23,7 @@
 
 #include "store/client.h"
 #include "tests/worker/forked_ranks.h"
-#include "worker/startup/bootstrap.h"
+#include "tests/worker/startup/try_bootstrap.h"
 #include "worker/startup/init_method/meeting_file.h"
 #include "worker/startup/init_method/meeting_record.h"
 
@@ -87,7 +88,7 @@ class RankProcess {
 
 // Returns the error of a rank: empty, after a sum over all.
 inline std::string meet(const BootstrapOptions& how, const std::string& name = "shm") {
-  auto process = bootstrap(how);
+  auto process = try_bootstrap(how);
   if (!process) return process.error().message();
   const int ranks = process->world.world_size;
   std::array values{static_cast<double>(process->world.rank), 1.0};

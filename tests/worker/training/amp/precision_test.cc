@@ -1,4 +1,7 @@
 // Training in 16 bits, in forked ranks over shared memory.
+#include <ddprun/amp.h>
+#include <ddprun/comm_hook.h>
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -10,11 +13,6 @@
 #include <vector>
 
 #include "tests/worker/torch_ranks.h"
-#include "worker/training/amp/autocast.h"
-#include "worker/training/amp/loss_scaler.h"
-#include "worker/training/amp/master_weights.h"
-#include "worker/training/comm_hooks/comm_hooks.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {
@@ -119,13 +117,13 @@ TEST(Autocast, LearnsAsWellAsFloat32) {
   });
 }
 
-TEST(LossScaler, AllRanksSkipAStepThatIsInfiniteOnOne) {
+TEST(GradScaler, AllRanksSkipAStepThatIsInfiniteOnOne) {
   for (const int ranks : {2, 3}) {
     run_torch_ranks(ranks, [](Collective& collective) {
       auto net = small_net();
       DataParallel parallel(net.ptr(), collective);
       torch::optim::SGD optimizer(net->parameters(), 0.1);
-      LossScaler scaler({.initial_scale = 1024, .growth_interval = 2});
+      GradScaler scaler({.initial_scale = 1024, .growth_interval = 2});
       std::vector<std::tuple<bool, double>> steps;
       for (int pass = 0; pass < 5; ++pass) {
         optimizer.zero_grad();
@@ -146,13 +144,13 @@ TEST(LossScaler, AllRanksSkipAStepThatIsInfiniteOnOne) {
   }
 }
 
-TEST(LossScaler, GivesTheGradientsOfTheLoss) {
+TEST(GradScaler, GivesTheGradientsOfTheLoss) {
   run_torch_ranks(2, [](Collective& collective) {
     std::vector<at::Tensor> gradients;
     for (const bool enabled : {false, true}) {
       auto net = small_net();
       DataParallel parallel(net.ptr(), collective);
-      LossScaler scaler({.enabled = enabled});
+      GradScaler scaler({.enabled = enabled});
       scaler.scale(parallel.forward(net, samples_of(collective.rank(), 0)).pow(2).mean())
           .backward();
       // A second call changes nothing: a program clips between the two.
@@ -167,14 +165,14 @@ TEST(LossScaler, GivesTheGradientsOfTheLoss) {
   });
 }
 
-TEST(LossScaler, RanksThatHoldPartsAgree) {
+TEST(GradScaler, RanksThatHoldPartsAgree) {
   run_torch_ranks(2, [](Collective& collective) {
     auto weight = torch::ones({2}, torch::requires_grad());
     weight.mutable_grad() =
         torch::full({2}, collective.rank() == 0 ? 1.0F : std::numeric_limits<float>::quiet_NaN());
-    LossScaler alone;
+    GradScaler alone;
     EXPECT_EQ(alone.unscale({weight}), collective.rank() == 0);
-    LossScaler agreed({}, &collective);
+    GradScaler agreed({}, &collective);
     EXPECT_FALSE(agreed.unscale({weight}));
   });
 }
@@ -189,12 +187,12 @@ struct FailingSgd : torch::optim::SGD {
   bool fails = true;
 };
 
-TEST(LossScaler, DividesTheGradientsAfterAStepThatFailed) {
+TEST(GradScaler, DividesTheGradientsAfterAStepThatFailed) {
   run_torch_ranks(2, [](Collective& collective) {
     auto net = small_net();
     DataParallel parallel(net.ptr(), collective);
     FailingSgd optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
-    LossScaler scaler({.initial_scale = 1024});
+    GradScaler scaler({.initial_scale = 1024});
     const auto pass = [&](double scale) {
       optimizer.zero_grad();
       (parallel.forward(net, samples_of(collective.rank(), 0)).pow(2).mean() * scale).backward();
@@ -210,18 +208,18 @@ TEST(LossScaler, DividesTheGradientsAfterAStepThatFailed) {
   });
 }
 
-TEST(LossScaler, KeepsItsStateAndRefusesNonsense) {
-  LossScaler scaler({.growth_interval = 3});
+TEST(GradScaler, KeepsItsStateAndRefusesNonsense) {
+  GradScaler scaler({.growth_interval = 3});
   scaler.update(true);
   scaler.update(true);
-  LossScaler resumed({.growth_interval = 3});
+  GradScaler resumed({.growth_interval = 3});
   resumed.load(scaler.state());
   resumed.update(true);
   EXPECT_EQ(resumed.scale(), 2 * 65536.0);
-  EXPECT_THROW(LossScaler({.initial_scale = 0}), std::invalid_argument);
-  EXPECT_THROW(LossScaler({.growth_factor = 1}), std::invalid_argument);
-  EXPECT_THROW(LossScaler({.backoff_factor = 1}), std::invalid_argument);
-  EXPECT_THROW(LossScaler({.growth_interval = 0}), std::invalid_argument);
+  EXPECT_THROW(GradScaler({.initial_scale = 0}), std::invalid_argument);
+  EXPECT_THROW(GradScaler({.growth_factor = 1}), std::invalid_argument);
+  EXPECT_THROW(GradScaler({.backoff_factor = 1}), std::invalid_argument);
+  EXPECT_THROW(GradScaler({.growth_interval = 0}), std::invalid_argument);
   EXPECT_THROW(resumed.load({.scale = -1}), std::invalid_argument);
 }
 
@@ -256,7 +254,7 @@ TEST(MasterWeights, WithAScalerSkipTogether) {
     MasterWeights masters(*net, at::kHalf);
     DataParallel parallel(net.ptr(), collective);
     torch::optim::SGD optimizer(masters.parameters(), 0.1);
-    LossScaler scaler({.initial_scale = 1e30});  // no gradient in 16 bits bears it
+    GradScaler scaler({.initial_scale = 1e30});  // no gradient in 16 bits bears it
     const auto before = flat(masters.parameters()).clone();
     scaler
         .scale(parallel.forward(net, samples_of(collective.rank(), 0).to(at::kHalf))
@@ -275,7 +273,7 @@ TEST(MasterWeights, AreWhatIsUnscaledAndClipped) {
     MasterWeights masters(*net, at::kHalf);
     DataParallel parallel(net.ptr(), collective);
     torch::optim::SGD optimizer(masters.parameters(), 1.0);
-    LossScaler scaler({.initial_scale = 64});
+    GradScaler scaler({.initial_scale = 64});
     const auto before = flat(masters.parameters()).clone();
     scaler
         .scale(parallel.forward(net, samples_of(collective.rank(), 0).to(at::kHalf))
@@ -283,7 +281,7 @@ TEST(MasterWeights, AreWhatIsUnscaledAndClipped) {
                    .pow(2)
                    .mean())
         .backward();
-    LossScaler other;
+    GradScaler other;
     EXPECT_THROW(other.unscale(net->parameters()), std::invalid_argument);
     masters.take_gradients();
     EXPECT_TRUE(scaler.unscale(masters.parameters()));
@@ -301,7 +299,7 @@ TEST(MasterWeights, RefuseAnOptimizerOfTheModulesOwnParameters) {
     torch::optim::SGD wrong(net->parameters(), 0.1);
     parallel.forward(net, samples_of(collective.rank(), 0).to(at::kBFloat16)).mean().backward();
     EXPECT_THROW(masters.step(parallel, wrong), std::invalid_argument);
-    LossScaler scaler;
+    GradScaler scaler;
     EXPECT_THROW(masters.step(parallel, wrong, scaler), std::invalid_argument);
   });
 }

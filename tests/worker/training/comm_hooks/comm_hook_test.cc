@@ -1,4 +1,6 @@
 // Communication hooks in forked ranks over shared memory.
+#include <ddprun/comm_hook.h>
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
@@ -11,8 +13,6 @@
 
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/comm_hooks/comm_hooks.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

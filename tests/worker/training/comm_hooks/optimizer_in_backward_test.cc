@@ -1,6 +1,6 @@
 // Steps that backward() makes, in forked ranks.
-#include "worker/training/comm_hooks/optimizer_in_backward.h"
-
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "tests/worker/torch_ranks.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

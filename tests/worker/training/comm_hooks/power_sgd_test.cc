@@ -1,12 +1,11 @@
 // PowerSGD in forked ranks. python_parity_test.py compares it with PyTorch's on the same gradients.
-#include "worker/training/comm_hooks/power_sgd.h"
-
+#include <ddprun/comm_hook.h>
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,4 +1,5 @@
 // Passes under NoSync: nothing travels, and the sum that follows is that of all micro-batches.
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -7,7 +8,6 @@
 
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,5 +1,6 @@
 #include "worker/training/data_parallel/bucket_layout.h"
 
+#include <ddprun/log_record.h>
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,6 +1,7 @@
 // The assignment of parameters to buckets beside PyTorch's own
 // (torch/csrc/distributed/c10d/reducer.cpp).
 #include <c10/util/hash.h>
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -15,7 +16,6 @@
 #include "tests/worker/training/data_parallel/random_recipe.h"
 #include "tests/worker/training/data_parallel/reference_backend.h"
 #include "worker/training/data_parallel/bucket_plan.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,6 +1,8 @@
 // Collectives for tests that hand all to another one: as it is, and counted.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -8,8 +10,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

@@ -1,5 +1,6 @@
 // The refusals of DataParallel at construction, and their words, in forked ranks over shared
 // memory. An error of one rank reaches all of them.
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -11,7 +12,6 @@
 
 #include "base/log.h"
 #include "tests/worker/torch_ranks.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,8 +1,7 @@
 // The training program's view of DataParallel, in forked ranks over shared memory. Values are small
 // integers, so that sums and averages are exact. Equality with PyTorch's reducer:
 // reducer_parity_test.cc. data_parallel_errors_test.cc has its refusals.
-#include "worker/training/data_parallel/data_parallel.h"
-
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>

@@ -1,4 +1,5 @@
 // Gradients that travel last, and buffers that the program makes alike, in forked ranks.
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -7,7 +8,6 @@
 
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,5 +1,7 @@
 // Ranks that do different things while they train, over shared memory and over TCP. With a job's
 // timeout, ten minutes, all of them end at once. They say which rank did what.
+#include <ddprun/data_parallel.h>
+#include <ddprun/process.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
@@ -13,8 +15,6 @@
 
 #include "tests/worker/collective/tcp/tcp_ranks.h"
 #include "tests/worker/torch_ranks.h"
-#include "worker/startup/bootstrap.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

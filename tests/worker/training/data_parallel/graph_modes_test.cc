@@ -1,5 +1,6 @@
 // Passes that leave parameters out, or come by one several times. They have find_unused_parameters,
 // static_graph, ignored parameters, and a pass that all ranks give up.
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
@@ -11,7 +12,6 @@
 
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,5 +1,7 @@
 // A rank is killed in each phase of training, over shared memory and over TCP. The others throw
 // soon, and never with weights that differ.
+#include <ddprun/comm_hook.h>
+#include <ddprun/data_parallel.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -22,8 +24,6 @@
 #include "tests/worker/collective/tcp/tcp_ranks.h"
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/comm_hooks/comm_hooks.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,6 +1,7 @@
 // The record of a run, under PyTorch's keys.
 #include "worker/training/data_parallel/log_record.h"
 
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -12,7 +13,6 @@
 #include <vector>
 
 #include "tests/worker/torch_ranks.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,5 +1,6 @@
 // The cost of DataParallel in memory, and its bytes at construction. The kernel's own numbers count
 // them in forked ranks.
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -12,7 +13,7 @@
 
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/data_parallel/module_state.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,6 +1,8 @@
 // One random model under our engine and under PyTorch's c10d::Reducer, side by side in a rank.
 #pragma once
 
+#include <ddprun/comm_hook.h>
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn.h>
@@ -17,8 +19,7 @@
 
 #include "tests/worker/training/data_parallel/random_recipe.h"
 #include "tests/worker/training/data_parallel/reference_backend.h"
-#include "worker/training/comm_hooks/comm_hooks.h"
-#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/data_parallel/output_sink.h"
 
 namespace ddprun::worker {
 

@@ -1,6 +1,7 @@
 // Our engine and PyTorch's c10d::Reducer train the same model side by side in each rank, on the
 // same samples. Gradients and weights must stay equal bit for bit, through PyTorch's bucket
 // rebuild. This holds in both gradient modes, for N = 2, 3 and 4.
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -11,7 +12,6 @@
 
 #include "tests/worker/forked_ranks.h"
 #include "tests/worker/training/data_parallel/reference_backend.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

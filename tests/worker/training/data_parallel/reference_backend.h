@@ -3,6 +3,8 @@
 // that our engine is compared with, bit for bit, in one process.
 #pragma once
 
+#include <ddprun/collective.h>
+
 #include <cstring>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "worker/collective/core/collective.h"
 #include "worker/training/tensors/summable.h"
 
 namespace ddprun::worker {

@@ -1,4 +1,6 @@
 // Ranks that go and come while the processes of the others stay, in forked ranks.
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <torch/nn.h>
@@ -14,8 +16,6 @@
 #include <vector>
 
 #include "tests/worker/torch_ranks.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/tensors/optimizer_state.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,7 +1,11 @@
 // Ranks with 10, 13 and 7 batches. That they end with the bits of Python:
 // python_parity/join_zero_parity_test.py.
-#include "worker/training/join/join.h"
-
+#include <ddprun/amp.h>
+#include <ddprun/comm_hook.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/join.h>
+#include <ddprun/optimizers.h>
+#include <ddprun/zero_optimizer.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -14,11 +18,6 @@
 #include "tests/worker/collective/tcp/tcp_ranks.h"
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/amp/loss_scaler.h"
-#include "worker/training/comm_hooks/comm_hooks.h"
-#include "worker/training/comm_hooks/optimizer_in_backward.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/zero/zero_optimizer.h"
 
 namespace ddprun::worker {
 namespace {
@@ -46,9 +45,9 @@ void run_uneven_ranks(const RankBody& body) {
 
 void expect_equal_on_all_ranks(const torch::nn::Module& net, Collective& ranks) {
   for (const auto& parameter : net.named_parameters())
-    expect_equal_on_all_ranks(parameter.value(), ranks, parameter.key());
+    worker::expect_equal_on_all_ranks(parameter.value(), ranks, parameter.key());
   for (const auto& buffer : net.named_buffers())
-    expect_equal_on_all_ranks(buffer.value(), ranks, buffer.key());
+    worker::expect_equal_on_all_ranks(buffer.value(), ranks, buffer.key());
 }
 
 // Trains with Join and checks the end. `prepare` gets the DataParallel before the first pass.
@@ -72,7 +71,7 @@ void train_joined(Collective& ranks, const JoinOptions& join_options,
   // A rank without batches got the last average, too.
   for (const at::Tensor& parameter : net->parameters()) {
     ASSERT_TRUE(parameter.grad().defined());
-    expect_equal_on_all_ranks(parameter.grad(), ranks);
+    worker::expect_equal_on_all_ranks(parameter.grad(), ranks);
   }
   // The next epoch is one like any other.
   for (int step = 0; step < 3; ++step) {
@@ -80,7 +79,7 @@ void train_joined(Collective& ranks, const JoinOptions& join_options,
     parallel.forward(net, batch(step, ranks.rank())).square().mean().backward();
   }
   for (const at::Tensor& parameter : net->parameters())
-    expect_equal_on_all_ranks(parameter.grad(), ranks);
+    worker::expect_equal_on_all_ranks(parameter.grad(), ranks);
 }
 
 constexpr auto kNothing = [](DataParallel& /*parallel*/, torch::nn::SequentialImpl& /*net*/) {};
@@ -172,7 +171,7 @@ TEST(JoinedRanks, RefuseAScalerWithShards) {
     auto net = uneven_net();
     DataParallel parallel(net.ptr(), ranks);
     ZeroOptimizer<Adam> optimizer(net->parameters(), ranks, Adam::Options(0.01));
-    LossScaler scaler;
+    GradScaler scaler;
     const auto step = [&] {
       scaler.scale(parallel.forward(net, batch(0, ranks.rank())).square().mean()).backward();
       scaler.step(parallel, optimizer);

@@ -1,13 +1,12 @@
 // SyncBatchNorm beside plain batch norm, in float64, over the batches of all ranks, joined.
-#include "worker/training/norm/sync_batch_norm.h"
-
+#include <ddprun/data_parallel.h>
+#include <ddprun/sync_batch_norm.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/nn.h>
 
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {
@@ -97,7 +96,7 @@ void expect_as_joined(Collective& ranks, std::int64_t beyond, const BatchNormOpt
   }
   if (!options.affine()) return;
   // Each rank has its share of the gradient.
-  TensorVerbs verbs(ranks);
+  TensorCollective verbs(ranks);
   for (const auto& [ours, theirs] :
        {std::pair(norm->weight, plain.weight), std::pair(norm->bias, plain.bias)}) {
     const at::Tensor sum = ours.grad().to(torch::kDouble);

@@ -1,6 +1,6 @@
 // One process, several devices. A CPU stands for each.
-#include "worker/training/replicas/replicas.h"
-
+#include <ddprun/amp.h>
+#include <ddprun/replicas.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -8,8 +8,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "worker/training/amp/autocast.h"
 
 namespace ddprun::worker {
 namespace {

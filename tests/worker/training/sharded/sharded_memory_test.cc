@@ -1,6 +1,8 @@
 // The memory of ShardedParallel: Adam on a model of 32 equal units.
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <ddprun/optimizers.h>
+#include <ddprun/sharded_parallel.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <torch/nn.h>
@@ -19,8 +21,6 @@
 
 #include "tests/worker/collective/tcp/tcp_ranks.h"
 #include "tests/worker/torch_ranks.h"
-#include "worker/training/sharded/sharded_parallel.h"
-#include "worker/training/zero/optimizers.h"
 
 namespace ddprun::worker {
 namespace {

@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <ddprun/optimizers.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -15,8 +16,6 @@
 #include <cstdint>
 #include <memory>
 #include <vector>
-
-#include "worker/training/zero/optimizers.h"
 
 namespace ddprun::worker {
 namespace {

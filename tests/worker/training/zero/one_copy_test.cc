@@ -1,5 +1,6 @@
 // ZeroOptimizer::reduce_scatter() in ranks that share memory: the parameters are there once. That
 // the weights have the bits of a training without it: zero_optimizer_test.cc.
+#include <ddprun/zero_optimizer.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -9,7 +10,6 @@
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
 #include "tests/worker/training/zero/zero_nets.h"
-#include "worker/training/zero/zero_optimizer.h"
 
 namespace ddprun::worker {
 namespace {

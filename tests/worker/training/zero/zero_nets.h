@@ -1,12 +1,11 @@
 // A small net, its training, and the comparison of two, for tests of ZeroOptimizer.
 #pragma once
 
+#include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
 #include <cstdint>
-
-#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 

@@ -1,4 +1,6 @@
 // How long a step of ZeroOptimizer takes beside that of a whole Adam.
+#include <ddprun/data_parallel.h>
+#include <ddprun/zero_optimizer.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -10,8 +12,6 @@
 #include <vector>
 
 #include "tests/worker/torch_ranks.h"
-#include "worker/training/data_parallel/data_parallel.h"
-#include "worker/training/zero/zero_optimizer.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,0 +1,136 @@
+// The state of a training run on disk, in Python's format: torch.load opens the file, and this
+// opens torch.save's. It has more than Python's programs keep, so that a resumed run ends with the
+// bits of an undisturbed one. It has the layout of the buckets, the sampler's position, and each
+// rank's random numbers. Rank 0 writes, every rank reads to its own device. docs/checkpoints.md
+// shows a file and both sides' code.
+//
+//   const CheckpointRun run{*net, optimizer, ranks, &parallel};
+//   save_checkpoint("run.pt", run, {.epoch = epoch, .arch = "resnet18"}, {.is_best = best});
+//   const auto resumed = load_checkpoint("run.pt", run);
+//
+// The training thread, all ranks. Errors are exceptions.
+#pragma once
+
+#include <ddprun/value.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace ddprun {
+
+class Collective;
+class DataParallel;
+
+// Why a checkpoint was not saved or loaded. what() is one line that names the file.
+class CheckpointError : public std::runtime_error {
+ public:
+  CheckpointError(const std::string& message, bool of_system)
+      : std::runtime_error(message), of_system_(of_system) {}
+
+  // Whether the system failed to read or write the file. The file itself may be sound.
+  bool of_system() const { return of_system_; }
+
+ private:
+  bool of_system_;
+};
+
+// Options of save_checkpoint().
+struct SaveOptions {
+  // The file gets a second name as the best one so far: "model_best" with its endings, in its
+  // folder.
+  bool is_best = false;
+};
+
+// Others' names have the names of wrappers in them: "module." of DistributedDataParallel,
+// "_orig_mod." of torch.compile, the attribute of a LightningModule. Empty: nothing was changed.
+struct PrefixChange {
+  std::string stripped;   // from the start of each of the file's keys: "module._orig_mod."
+  std::string taken_out;  // from the middle: "_orig_mod."
+  std::string added;      // to the start of each
+};
+// For people: "'module.' was stripped from its keys"; empty if nothing was changed.
+std::string describe(const PrefixChange& change);
+
+// Options of load_checkpoint().
+struct LoadOptions {
+  bool strict_prefix = false;  // keys must be the module's, as they are
+  // The key of the weights in the file: "model_ema"; "app.model" is below the key "app". Also a
+  // start of names: "state_dict.net" are the tensors of `state_dict` whose names begin with "net.".
+  // Empty: they are searched for.
+  std::string weights_key = {};
+  bool weights_only = false;  // neither the optimizer's state, random numbers nor buckets
+};
+
+// The parts of a run that are saved and loaded. Everything belongs to the caller.
+struct CheckpointRun {
+  torch::nn::Module& module;
+  torch::optim::Optimizer& optimizer;
+  Collective& ranks;
+  DataParallel* parallel = nullptr;  // null: no buckets
+};
+
+// The program's own words on the run. The keys are those of PyTorch's ImageNet example.
+struct CheckpointInfo {
+  std::int64_t epoch = 0;  // how many are done
+  std::string arch;
+  double best_prec1 = 0;
+  std::int64_t consumed =
+      0;  // samples of the epoch under way that all ranks have trained on, together
+  Value::Dict extra = {};  // anything else of the program's, under the key "extra"
+};
+
+struct LoadedCheckpoint {
+  CheckpointInfo info;
+  PrefixChange prefix;
+  // The key of the weights: "state_dict", "model"; empty if the file is one state_dict as a whole.
+  // And other keys whose weights fit the module, but were not taken: an average of the weights.
+  std::string weights_key;
+  std::vector<std::string> other_weights;
+  // Parts that the file does not have, or has for another number of ranks. The run starts them
+  // anew.
+  bool optimizer = false;
+  bool buckets = false;
+  bool rng = false;
+  std::int64_t world_size = 0;  // of the run that saved it; 0: not said
+};
+
+// All ranks call it, after the same step; only rank 0 writes. The file is replaced as a whole.
+// Throws CheckpointError, on rank 0 alone, for a failed write. CUDA's random numbers are not kept.
+void save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
+                     const CheckpointInfo& info, const SaveOptions& options = {});
+
+// How the weights were found, for people: "'module.' was stripped from its keys"; empty for a file
+// of our own.
+std::string describe(const LoadedCheckpoint& loaded);
+
+// All ranks call it, before the first forward(), with the path of the same file. It may be any
+// framework's: a state_dict, or one below some key; objects beside it are passed
+// over. If one rank cannot load it, or finds other bytes than rank 0, all throw
+// CheckpointError. Then the module may be half filled.
+LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
+                                 const LoadOptions& options = {});
+
+// A hash (FNV-1a) of the bits of all parameters and then all buffers, in the order of registration.
+// Equal for equal weights.
+std::uint64_t checksum(const torch::nn::Module& module);
+
+// Whether save_checkpoint() could replace this file: it is no folder or device, and its folder can
+// be written to. Throws CheckpointError where not. For programs that want to know before they
+// train.
+void check_checkpoint_path(const std::filesystem::path& path);
+
+// Reads the values that a file has on its run, without the tensors. One rank. Throws
+// CheckpointError.
+CheckpointInfo read_checkpoint_info(const std::filesystem::path& path);
+
+}  // namespace ddprun

@@ -1,0 +1,113 @@
+// From a worker's environment to a ready collective. bootstrap() reads the environment that ddprun
+// (or torchrun, mpirun, srun) gave this process. It connects to the job's store and meets the other
+// ranks. Keeps nothing itself; the caller owns what it returns. Call it on the main thread, before
+// the program starts threads that could change the environment.
+//
+//   ddprun::Process process = ddprun::bootstrap();
+//   ddprun::DataParallel parallel(net.ptr(), *process.collective);
+#pragma once
+
+#include <ddprun/collective.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace ddprun {
+
+// A rank waits so long for the others, then gives up. The limit is long because a rank may load
+// data or save a checkpoint meanwhile. On CPU the error names the missing rank. A rank that died is
+// noticed much sooner, within some 10 ms. If ranks share cores, it is up to kAllTimeSlices later.
+inline constexpr std::chrono::seconds kCollectiveTimeout{600};
+
+// The format in which sums of float32 travel between hosts. bfloat16 halves the bytes: each rank's
+// elements are rounded once, added in float32, and the result is rounded once. All ranks get the
+// same bits.
+enum class Wire : std::uint8_t { kExact, kBFloat16 };
+
+// The congestion control of the connections between ranks, by the kernel's name for it (tcp(7),
+// TCP_CONGESTION); empty: the host's. BBR sends by a timer. That takes up to a third more time for
+// a sum between two hosts with two ranks each. If the kernel does not have it, or does not allow
+// it, the host's stays.
+inline constexpr const char* kCongestionControl = "cubic";
+
+struct BootstrapOptions {
+  Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
+  // With kCuda: the CPU, where this host has fewer GPUs than ranks, or this build has no NCCL. Each
+  // host decides for itself, so all must be alike.
+  bool cpu_instead = false;
+  // The limit for meeting the other ranks, and then for each wait of the collective.
+  std::chrono::seconds timeout = kCollectiveTimeout;
+  // The format in which sums of float32 travel between hosts, on CPU: those of TensorCollective,
+  // too. The same on all ranks.
+  Wire wire = Wire::kExact;
+  // The algorithm of the connections between hosts, on CPU; empty: the host's.
+  std::string congestion_control = kCongestionControl;
+  // On CPU, if ranks of this host share cores: long time slices, so that fewer switches happen.
+  bool long_time_slices = true;
+  // The way in which the ranks meet. `env://`: by the variables of a launcher or of mpirun and
+  // srun. `file:///PATH`: by a file on a file system that all of them share. Empty:
+  // DDPRUN_INIT_METHOD, and `env://` where that is not set.
+  std::string init_method = {};
+  // With a file alone, and both or neither. Else they are RANK and WORLD_SIZE, or what mpirun and
+  // srun say.
+  std::optional<int> rank = std::nullopt;
+  std::optional<int> world_size = std::nullopt;
+};
+
+// This rank's place in the job, as the launcher gave it. The defaults are a world of one.
+struct World {
+  int rank = 0;              // 0 … world_size-1 over all nodes
+  int local_rank = 0;        // 0 … local_world_size-1 on this node
+  int world_size = 1;        // ranks of all nodes
+  int local_world_size = 1;  // ranks of this node
+  int node_rank = 0;         // 0 … node_count-1
+  int node_count = 1;
+  std::string role = "default";
+  int role_rank = 0;
+  int role_world_size = 1;
+  std::string master_addr = "127.0.0.1";  // the host of the job's store
+  std::uint16_t master_port = 0;          // its port
+  std::string run_id = "none";
+  int restart_count = 0;  // of the workers so far
+  int max_restarts = 0;
+  std::string job_cookie;  // DDPRUN_JOB: this job on this machine; empty: no ddprun started it
+
+  bool operator==(const World&) const = default;
+};
+
+// Why there is no collective. what() is one line for people.
+class StartError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The result of bootstrap(), which the training program owns.
+struct Process {
+  World world;            // of one rank, if `launched` is false
+  bool launched = false;  // false: started by hand, without a launcher's environment
+  // The job's store, which rank 0 serves, if no launcher serves one.
+  std::shared_ptr<void> store;
+  std::unique_ptr<Collective> collective;
+};
+
+// Says why this process can have no GPU, in one line. Empty: it can.
+std::string why_no_gpu();
+
+// Meets the other ranks of the job and returns when all are there. Without a launcher's environment
+// it makes a world of one. mpirun and srun start a process for each rank. Then it makes the world
+// of those, and rank 0 serves the store. Ranks that meet at a file need no starter at all. On CPU
+// the ranks of a host use shared memory, and hosts use TCP; on CUDA they use NCCL. All ranks must
+// call it.
+//
+// Throws StartError for a broken environment, and if nothing names the host of rank 0. Also for a
+// file at which ranks cannot meet. Also if no launcher serves a store, nothing answers at
+// MASTER_ADDR:MASTER_PORT, or hosts cannot reach each other. Also if there is no GPU, or a rank
+// does not come within the timeout. Throws LoggedError if shared memory cannot be had: rank 0 has
+// logged why, one line for the host. ddprun may start this program as a standby (docs/recovery.md):
+// then it waits here until it is needed.
+Process bootstrap(const BootstrapOptions& options = {});
+
+}  // namespace ddprun

@@ -1,0 +1,110 @@
+// Data-parallel training of a model whose parameters, gradients and optimizer's state are dealt to
+// the ranks, unit by unit. It is torch.distributed.fsdp.fully_shard of PyTorch 2.11, on CPU, or in
+// a world of one on a GPU. A unit is a module that the program names and calls through this. Its
+// parameters are gathered before its forward and before its backward, and released afterwards. Its
+// gradients are summed into the shards of their owners, averaged. Ranks of one host share their
+// memory: there the parameters exist once, and nothing is gathered.
+//
+//   ShardedParallel sharded(net.ptr(), *process.collective, {"first", "second"});
+//   Adam optimizer(sharded.shards(), Adam::Options(1e-3));
+//   for (…) {
+//     optimizer.zero_grad();
+//     const auto hidden = sharded.forward(net->first, images);
+//     torch::nll_loss(sharded.forward(net->second, hidden), labels).backward();
+//     sharded.step(optimizer);
+//   }
+//   const auto state = sharded.full_state_dict();  // rank 0 has it
+//
+// Outside of its unit's forward() and backward() a parameter may have no elements. Each parameter
+// belongs to one unit; units do not nest. One thread; all ranks call the same units in the same
+// order. Errors are exceptions, as those of DataParallel; after one of backward() nothing here can
+// be used any more. docs/sharded.md says what is left out.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ddprun/collective.h>
+#include <ddprun/optimizers.h>
+#include <ddprun/output_tensors.h>
+#include <torch/csrc/api/include/torch/ordered_dict.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+namespace ddprun::worker {
+class ShardedTraining;
+}  // namespace ddprun::worker
+
+namespace ddprun {
+
+// See the top of this file.
+class ShardedParallel {
+ public:
+  // All ranks must call it, with the same model; rank 0's parameters and buffers count. `units`:
+  // the names of modules below `module`, as named_modules() has them. They stand in the order in
+  // which they are called; "" is the whole of it. The collective must outlive this.
+  ShardedParallel(std::shared_ptr<torch::nn::Module> module, Collective& ranks,
+                  const std::vector<std::string>& units);
+  ShardedParallel(const ShardedParallel&) = delete;
+  ShardedParallel& operator=(const ShardedParallel&) = delete;
+  ShardedParallel(ShardedParallel&&) = delete;
+  ShardedParallel& operator=(ShardedParallel&&) = delete;
+  // If nothing is shared, the model's parameters have no elements afterwards.
+  ~ShardedParallel();
+
+  // unit->forward(arguments...). `unit`: a module that was named, by its own type. Its result may
+  // be tensors, and any vector, array, tuple, pair, optional or map of such (output_tensors.h).
+  // Tensors that need the unit's parameters in backward() must be reached through the result.
+  template <typename Unit, typename... Arguments>
+  auto forward(Unit& unit, Arguments&&... arguments) {
+    const std::size_t index = before_forward(*unit);
+    auto output = unit->forward(std::forward<Arguments>(arguments)...);
+    using Output = decltype(output);
+    static_assert(OutputTensors<Output>::kKnown, "OutputTensors must know the unit's result");
+    std::vector<at::Tensor*> tensors;
+    OutputTensors<Output>::collect(output, tensors);
+    after_forward(index, tensors);
+    return output;
+  }
+
+  // By unit, this rank's part of its parameters, in a row: what the optimizer steps. One that
+  // treats each number alone ends as it would with whole parameters. A unit that no forward() of a
+  // pass has called has no gradient. Parameters that backward() did not come to count as zero.
+  const std::vector<at::Tensor>& shards() const;
+
+  // optimizer.step(), when all ranks have done with the parameters. All ranks must call it. A plain
+  // optimizer.step() would change them under the others: the next forward() throws then. Throws
+  // std::invalid_argument for an optimizer of the module's own parameters, which would step
+  // nothing.
+  template <typename Optimizer, typename... Arguments>
+  void step(Optimizer& optimizer, Arguments&&... arguments) {
+    begin_step(stepped_tensors(optimizer));
+    optimizer.step(std::forward<Arguments>(arguments)...);
+    end_step();
+  }
+
+  // Parameters and buffers by name, as the model without shards has them: copies, at rank 0; the
+  // others get none. All ranks must call it, between passes.
+  torch::OrderedDict<std::string, at::Tensor> full_state_dict();
+
+  // Whether all ranks read one copy of the parameters.
+  bool shares_memory() const;
+  // Returns the bytes that this rank has got from the others, parameters and gradients.
+  std::uint64_t received_bytes();
+
+ private:
+  std::size_t before_forward(const torch::nn::Module& unit);
+  void after_forward(std::size_t unit, const std::vector<at::Tensor*>& outputs);
+  void begin_step(const std::vector<at::Tensor>& stepped);
+  void end_step();
+
+  std::unique_ptr<worker::ShardedTraining> training_;
+};
+
+}  // namespace ddprun

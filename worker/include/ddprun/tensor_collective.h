@@ -1,0 +1,111 @@
+// The operations of the ranks on tensors of the program, as torch.distributed has them. Tensors may
+// have any size and any strides, and lie on the collective's device. Types: float32, float64,
+// float16, bfloat16, int64, int32, int8, uint8, and complex ones where they are not compared.
+//
+//   Collective& ranks = *process.collective;
+//   TensorCollective verbs(ranks);
+//   verbs.all_reduce(largest, Reduction::kMax);
+//   const auto all = verbs.all_gather(largest);
+//   const auto half = ranks.split(ranks.rank() % 2, 0);  // a group of ranks
+//   ranks.monitored_barrier(std::chrono::seconds(60));   // past the limit it names who is late
+//
+// A call's `name` stands in the messages about it, and in the flight record.
+//
+// As with the collective, all ranks must call the same verbs in the same order, also wait(). Errors
+// of the collective are CollectiveError. A tensor that a verb cannot take is std::invalid_argument,
+// before any other rank has heard of it. One thread at a time: that of the collective. On CUDA
+// nothing but all_gather() blocks the host. Results are there for the current stream, which must be
+// the same one in all calls.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ddprun/collective.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+namespace ddprun {
+
+class TensorCollective {
+ public:
+  // An all-reduce that was launched. Give it to wait().
+  class Launched {
+   public:
+    Launched() = default;
+    Launched(const Launched&) = delete;
+    Launched& operator=(const Launched&) = delete;
+    Launched(Launched&&) = default;
+    Launched& operator=(Launched&&) = default;
+    ~Launched() = default;
+
+   private:
+    friend class TensorCollective;
+    struct Piece {
+      at::Tensor memory;   // of the collective, from staging_
+      at::Tensor staged;   // its beginning, with this piece's numbers
+      std::int64_t begin;  // of the piece in numbers_
+      Ticket ticket;
+    };
+    at::Tensor tensor_;   // the program's; undefined: nothing to wait for
+    at::Tensor row_;      // its elements in a row: the same memory, or a copy
+    at::Tensor numbers_;  // the same as real numbers
+    at::Tensor part_;     // of a reduce_scatter: numbers of the result; else undefined
+    Reduction reduction_ = Reduction::kSum;
+    OperationName name_;
+    std::int64_t launched_ = 0;  // numbers
+    std::deque<Piece> pieces_;   // that are under way
+    std::uint32_t resets_ = 0;   // of the collective, at its launch
+  };
+
+  // `ranks` must outlive this.
+  explicit TensorCollective(Collective& ranks) : ranks_(ranks) {}
+
+  // Reduces over all ranks, in place. The sum's order of additions is that of the gradients. A
+  // large tensor travels in pieces: it needs no more than 128 MiB beside it.
+  void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                  const OperationName& name = {});
+  // The same without waiting; needs the tensor's size once more. Until wait() nobody may touch the
+  // tensor; then it has the result. wait() does nothing the second time.
+  Launched launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                             const OperationName& name = {});
+  void wait(Launched& launched);
+
+  // The tensors of all ranks, by rank. All must have the same type and sizes: else CollectiveError.
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor, const OperationName& name = {});
+
+  // An all_reduce() of which each rank keeps a part. `tensor` has n rows for each rank. Rank r gets
+  // rows r·n … (r+1)·n - 1 of the result: sizes {n·ranks, …} become {n, …}.
+  at::Tensor reduce_scatter(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                            const OperationName& name = {});
+
+  // Gives root's elements to all other ranks, in place.
+  void broadcast(const at::Tensor& tensor, int root, const OperationName& name = {});
+
+  // From one rank to another; both return when all has been received.
+  void send(const at::Tensor& tensor, int to, const OperationName& name = {});
+  void receive(const at::Tensor& tensor, int from, const OperationName& name = {});
+
+ private:
+  void check_device(const at::Tensor& tensor, const char* verb) const;
+  void check_target(const at::Tensor& tensor, const char* verb) const;
+  void check_peer(int peer, const char* verb) const;
+  Launched prepare(const at::Tensor& tensor, Reduction reduction, const OperationName& name);
+  bool launch_piece(Launched& launched);
+  Ticket launch(const Launched& launched, Flat flat, std::int64_t begin);
+  void launch_and_take_all(Launched& launched);
+  void wait_for_piece(Launched& launched);
+  at::Tensor take_staging(std::size_t bytes);
+  void keep_staging(at::Tensor memory);
+
+  Collective& ranks_;
+  // Memory of the collective by its size in bytes, not in use. All ranks have the same. They launch
+  // and wait in the same order, and a reset() of the collective empties it on all of them.
+  std::map<std::size_t, std::vector<at::Tensor>> staging_;
+  std::size_t kept_bytes_ = 0;
+  std::uint32_t resets_ = 0;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,48 @@
+// Data in memory, and batches of tensors, for BatchLoader: inputs and what should come out for
+// them.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ddprun/data_loader.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace ddprun {
+
+struct TensorBatch {
+  at::Tensor inputs;   // [batch, …]
+  at::Tensor targets;  // [batch, …]
+
+  std::size_t size() const { return static_cast<std::size_t>(targets.size(0)); }
+  void pin() {
+    inputs = inputs.pin_memory();
+    targets = targets.pin_memory();
+  }
+  // On another device. From pinned memory the copy does not block the host.
+  TensorBatch to(at::Device device) const {
+    return {inputs.to(device, /*non_blocking=*/true), targets.to(device, /*non_blocking=*/true)};
+  }
+};
+
+// Samples that are in memory as two tensors: row i of both is sample i.
+class TensorDataset {
+ public:
+  TensorDataset(at::Tensor inputs, at::Tensor targets)
+      : inputs_(std::move(inputs)), targets_(std::move(targets)) {}
+
+  std::size_t size() const { return static_cast<std::size_t>(targets_.size(0)); }
+  TensorBatch batch(const BatchRequest& request) const {
+    const std::vector<std::int64_t> rows(request.indices.begin(), request.indices.end());
+    const auto index = at::tensor(rows, at::kLong);
+    return {inputs_.index_select(0, index), targets_.index_select(0, index)};
+  }
+
+ private:
+  at::Tensor inputs_;
+  at::Tensor targets_;
+};
+
+}  // namespace ddprun
