@@ -16,8 +16,8 @@
 
 namespace ddprun {
 
-// While it lives, operations of this thread that gain from 16 bits compute in them. Those that need
-// float32 keep it. It is Python's torch.autocast (torch 2.11, torch/amp/autocast_mode.py).
+// A scope in which operations of this thread compute in 16 bits, if they gain from it. Those that
+// need float32 keep it. It is Python's torch.autocast (torch 2.11, torch/amp/autocast_mode.py).
 // Parameters and gradients stay float32, so DataParallel needs nothing else.
 //
 //   at::Tensor loss;
@@ -30,15 +30,16 @@ namespace ddprun {
 // Use it on the thread that made it. Several may be nested; the inner one counts.
 class Autocast {
  public:
-  // `dtype`: at::kBFloat16 or at::kHalf; throws std::invalid_argument for another one. `enabled` =
-  // false: the part inside computes as without any.
+  // Begins the scope for operations on `device`. `dtype`: at::kBFloat16 or at::kHalf; throws
+  // std::invalid_argument for another one. `enabled` = false: the part inside computes as without
+  // any.
   explicit Autocast(c10::DeviceType device, c10::ScalarType dtype = c10::ScalarType::BFloat16,
                     bool enabled = true);
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
   Autocast(Autocast&&) = delete;
   Autocast& operator=(Autocast&&) = delete;
-  // The weights that were cast are let go with the outermost one.
+  // Ends the scope. The weights that were cast are let go with the outermost one.
   ~Autocast();
 
  private:
@@ -49,24 +50,24 @@ class Autocast {
 
 // The scale of a GradScaler, and how it changes.
 struct GradScalerOptions {
-  double initial_scale = 65536.0;
-  double growth_factor = 2.0;
-  double backoff_factor = 0.5;
+  double initial_scale = 65536.0;  // of the first pass; positive
+  double growth_factor = 2.0;      // of the scale after growth_interval steps; at least 1
+  double backoff_factor = 0.5;     // of the scale after a step with an infinity; below 1
   // Steps in a row without an infinity until the scale grows.
   std::int64_t growth_interval = 2000;
   // false: every call does what it would do without a scaler.
   bool enabled = true;
 };
 
-// All that a resumed run needs.
+// The part of a GradScaler that a resumed run needs. Equal on all ranks.
 struct GradScalerState {
-  double scale = 0;
-  std::int64_t steps_since_change = 0;
+  double scale = 0;                     // of the next pass
+  std::int64_t steps_since_change = 0;  // without an infinity, in a row
 };
 
-// Keeps small gradients of 16 bits from becoming zero. The loss is multiplied by a scale, and the
-// averaged gradients are divided by it. A step with an infinity or NaN is left out. Rules and
-// defaults are those of torch.amp.GradScaler (torch 2.11, torch/amp/grad_scaler.py).
+// The scale that keeps small gradients of 16 bits from becoming zero. The loss is multiplied by a
+// scale, and the averaged gradients are divided by it. A step with an infinity or NaN is left out.
+// Rules and defaults are those of torch.amp.GradScaler (torch 2.11, torch/amp/grad_scaler.py).
 //
 //   GradScaler scaler;
 //   …
@@ -78,11 +79,12 @@ struct GradScalerState {
 // by one small sum in each step. Owned by the program; used on the training thread.
 class GradScaler {
  public:
-  // Throws std::invalid_argument for a scale or factor that is not positive. Also for a growth
-  // below 1 or a backoff of 1 or more. `agreement`: see above; it must outlive this.
+  // Makes a scaler with the first scale. Throws std::invalid_argument for a scale or factor that is
+  // not positive. Also for a growth below 1 or a backoff of 1 or more. `agreement`: the collective
+  // by which ranks agree, as above; it must outlive this.
   explicit GradScaler(const GradScalerOptions& options = {}, Collective* agreement = nullptr);
 
-  // The loss times the scale.
+  // Returns the loss times the scale, in the shape and on the device of the loss.
   at::Tensor scale(const at::Tensor& loss) const;
 
   // Divides the gradients by the scale, once in a step. Throws std::invalid_argument for gradients
@@ -91,9 +93,9 @@ class GradScaler {
   // dtypes. Returns whether all are finite, on all ranks that agree.
   bool unscale(const std::vector<at::Tensor>& parameters);
 
-  // parallel.step(optimizer), if all gradients are finite; then the scale for the next pass. Throws
-  // as parallel.step() does, and std::invalid_argument for a sharded optimizer in a Join. Returns
-  // whether the optimizer stepped.
+  // Calls parallel.step(optimizer) if all gradients are finite; then sets the scale for the next
+  // pass. All ranks must call it. Throws as parallel.step() does, and std::invalid_argument for a
+  // sharded optimizer in a Join. Returns whether the optimizer stepped.
   template <typename Optimizer>
   bool step(DataParallel& parallel, Optimizer& optimizer) {
     if constexpr (requires { optimizer.in_join(); }) {
@@ -115,19 +117,22 @@ class GradScaler {
     return is_finite;
   }
 
-  // The same in parts, for an optimizer that steps otherwise: unscale(), a step if that said true,
-  // update().
+  // Sets the scale for the next pass: the last part of step(). An optimizer that steps otherwise
+  // calls unscale(), steps if that said true, and then calls this.
   void update(bool is_finite);
 
-  // After unscale(), where there will be no step: the gradients of the next pass are new ones, and
+  // Forgets unscale() if no step follows it: the gradients of the next pass are new ones, and
   // scaled.
   void give_up_step() { unscaled_ = Unscaled::kNo; }
 
-  // Whether unscale() was called since the last update() or give_up_step().
+  // Says whether unscale() was called since the last update() or give_up_step().
   bool has_unscaled() const { return unscaled_ != Unscaled::kNo; }
+  // Returns the factor of the loss in the next pass.
   double scale() const { return scale_; }
+  // Returns a copy of the state, for a checkpoint.
   GradScalerState state() const { return {scale_, steps_since_change_}; }
-  // Throws std::invalid_argument for a scale that is not positive.
+  // Goes on with an earlier state, the same on all ranks. Throws std::invalid_argument for a scale
+  // that is not positive.
   void load(const GradScalerState& state);
 
  private:
@@ -163,11 +168,12 @@ class MasterWeights {
   // dtype.
   MasterWeights(torch::nn::Module& module, at::ScalarType dtype, bool keep_buffers = false);
 
-  // The masters of those parameters that train; what the optimizer is to get. Leaves, in float32.
+  // Returns the masters of those parameters that train, in the module's order. The optimizer steps
+  // them. They are leaves, in float32, in the parameters' shapes.
   const std::vector<at::Tensor>& parameters() const { return masters_; }
 
-  // Gradients to float32, parallel.step(optimizer), weights to 16 bits. The first call gives all
-  // ranks rank 0's masters: all must call it. Throws as parallel.step() does, and
+  // Takes the gradients to float32, steps, and rounds the weights to 16 bits. The first call gives
+  // all ranks rank 0's masters: all must call it. Throws as parallel.step() does, and
   // std::invalid_argument for an optimizer of the module's own parameters: its steps would be lost.
   template <typename Optimizer>
   void step(DataParallel& parallel, Optimizer& optimizer) {
@@ -179,8 +185,8 @@ class MasterWeights {
     give_weights();
   }
 
-  // With a GradScaler; whether the optimizer stepped. To clip in between, call take_gradients(),
-  // unscale and clip parameters(), and then this.
+  // Steps with a GradScaler, and returns whether the optimizer stepped. All ranks must call it. To
+  // clip in between, call take_gradients(), unscale and clip parameters(), and then this.
   template <typename Optimizer>
   bool step(DataParallel& parallel, Optimizer& optimizer, GradScaler& scaler) {
     require_masters(stepped_tensors(optimizer));
@@ -192,9 +198,11 @@ class MasterWeights {
     return has_stepped;
   }
 
-  // The parts of a step. Each master's `.grad` comes from its parameter's; it has none if that has
-  // none. Each parameter comes from its master, also after the masters were loaded.
+  // Sets each master's `.grad` from its parameter's; it has none if that has none. The first part
+  // of a step.
   void take_gradients();
+  // Rounds each master into its parameter. The last part of a step; also for masters that were
+  // loaded.
   void give_weights();
 
  private:

@@ -34,10 +34,11 @@ class DataParallel;
 // Why a checkpoint was not saved or loaded. what() is one line that names the file.
 class CheckpointError : public std::runtime_error {
  public:
+  // Makes an error of one line. `of_system`: the system failed to read or write.
   CheckpointError(const std::string& message, bool of_system)
       : std::runtime_error(message), of_system_(of_system) {}
 
-  // Whether the system failed to read or write the file. The file itself may be sound.
+  // Says whether the system failed to read or write the file. The file itself may be sound.
   bool of_system() const { return of_system_; }
 
  private:
@@ -51,14 +52,15 @@ struct SaveOptions {
   bool is_best = false;
 };
 
-// Others' names have the names of wrappers in them: "module." of DistributedDataParallel,
-// "_orig_mod." of torch.compile, the attribute of a LightningModule. Empty: nothing was changed.
+// A change of a file's keys to the module's. Others' keys have the names of wrappers in them:
+// "module." of DistributedDataParallel, "_orig_mod." of torch.compile, the attribute of a
+// LightningModule. Empty: nothing was changed.
 struct PrefixChange {
   std::string stripped;   // from the start of each of the file's keys: "module._orig_mod."
   std::string taken_out;  // from the middle: "_orig_mod."
   std::string added;      // to the start of each
 };
-// For people: "'module.' was stripped from its keys"; empty if nothing was changed.
+// Returns a text for people: "'module.' was stripped from its keys". Empty if nothing was changed.
 std::string describe(const PrefixChange& change);
 
 // Options of load_checkpoint().
@@ -73,60 +75,63 @@ struct LoadOptions {
 
 // The parts of a run that are saved and loaded. Everything belongs to the caller.
 struct CheckpointRun {
-  torch::nn::Module& module;
-  torch::optim::Optimizer& optimizer;
-  Collective& ranks;
-  DataParallel* parallel = nullptr;  // null: no buckets
+  torch::nn::Module& module;           // on the device where it trains
+  torch::optim::Optimizer& optimizer;  // of the module's parameters
+  Collective& ranks;                   // all ranks of the run
+  DataParallel* parallel = nullptr;    // null: no buckets
 };
 
 // The program's own words on the run. The keys are those of PyTorch's ImageNet example.
 struct CheckpointInfo {
   std::int64_t epoch = 0;  // how many are done
-  std::string arch;
-  double best_prec1 = 0;
+  std::string arch;        // the model's name
+  double best_prec1 = 0;   // the best accuracy so far, as the program counts it
   std::int64_t consumed =
       0;  // samples of the epoch under way that all ranks have trained on, together
   Value::Dict extra = {};  // anything else of the program's, under the key "extra"
 };
 
+// The result of load_checkpoint(): what the file had.
 struct LoadedCheckpoint {
-  CheckpointInfo info;
-  PrefixChange prefix;
+  CheckpointInfo info;  // defaults for what the file does not say
+  PrefixChange prefix;  // of the keys of the weights
   // The key of the weights: "state_dict", "model"; empty if the file is one state_dict as a whole.
-  // And other keys whose weights fit the module, but were not taken: an average of the weights.
   std::string weights_key;
+  // Other keys whose weights fit the module, but were not taken: an average of the weights.
   std::vector<std::string> other_weights;
-  // Parts that the file does not have, or has for another number of ranks. The run starts them
-  // anew.
+  // Whether the optimizer's state was loaded. If not, the run starts it anew.
   bool optimizer = false;
+  // Whether the layout of the buckets was loaded: the file has one, for as many ranks.
   bool buckets = false;
+  // Whether each rank's random numbers were loaded: the file has them, for as many ranks.
   bool rng = false;
   std::int64_t world_size = 0;  // of the run that saved it; 0: not said
 };
 
-// All ranks call it, after the same step; only rank 0 writes. The file is replaced as a whole.
-// Throws CheckpointError, on rank 0 alone, for a failed write. CUDA's random numbers are not kept.
+// Saves the run. All ranks must call it, after the same step; only rank 0 writes. The file is
+// replaced as a whole. Throws CheckpointError, on rank 0 alone, for a failed write. CUDA's random
+// numbers are not kept.
 void save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
                      const CheckpointInfo& info, const SaveOptions& options = {});
 
-// How the weights were found, for people: "'module.' was stripped from its keys"; empty for a file
-// of our own.
+// Says for people how the weights were found: "'module.' was stripped from its keys". Empty for a
+// file of our own.
 std::string describe(const LoadedCheckpoint& loaded);
 
-// All ranks call it, before the first forward(), with the path of the same file. It may be any
-// framework's: a state_dict, or one below some key; objects beside it are passed
-// over. If one rank cannot load it, or finds other bytes than rank 0, all throw
-// CheckpointError. Then the module may be half filled.
+// Loads a file into the run's module and optimizer. All ranks must call it, before the first
+// forward(), with the path of the same file. It may be any framework's: a state_dict, or one below
+// some key; objects beside it are passed over. If one rank cannot load it, or finds other bytes
+// than rank 0, all throw CheckpointError. Then the module may be half filled.
 LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
                                  const LoadOptions& options = {});
 
-// A hash (FNV-1a) of the bits of all parameters and then all buffers, in the order of registration.
-// Equal for equal weights.
+// Returns a hash (FNV-1a) of the bits of all parameters and then all buffers, in the order of
+// registration. Equal for equal weights. One rank; require_same() compares it over all.
 std::uint64_t checksum(const torch::nn::Module& module);
 
-// Whether save_checkpoint() could replace this file: it is no folder or device, and its folder can
-// be written to. Throws CheckpointError where not. For programs that want to know before they
-// train.
+// Throws CheckpointError if save_checkpoint() could not replace this file. It could if the file is
+// no folder or device, and its folder can be written to. For programs that want to know before they
+// train. One rank.
 void check_checkpoint_path(const std::filesystem::path& path);
 
 // Reads the values that a file has on its run, without the tensors. One rank. Throws

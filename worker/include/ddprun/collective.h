@@ -25,6 +25,8 @@
 
 namespace ddprun {
 
+// A failure of an operation of the ranks. what() is one line that says what failed, and which ranks
+// have a part in it, if that is known.
 class CollectiveError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -35,6 +37,7 @@ class LoggedError : public CollectiveError {
   using CollectiveError::CollectiveError;
 };
 
+// The type of the elements that an operation takes.
 enum class Dtype : std::uint8_t {
   kFloat32,
   kFloat64,
@@ -46,18 +49,19 @@ enum class Dtype : std::uint8_t {
   kUInt8,  // also bytes of anything
 };
 
-// Bytes of one element.
+// Returns the bytes of one element.
 std::size_t size_of(Dtype dtype);
-// "float32", "bfloat16", …
+// Returns PyTorch's name of the type: "float32", "bfloat16", …
 std::string_view name_of(Dtype dtype);
 
-// How the elements of all ranks become one. kSum has the bits of Gloo: a sum of 16-bit floats is
-// rounded at each addition. kWideSum adds them in 32 bits and rounds once; nothing else differs,
-// and in NCCL nothing at all. kAverage is the sum, divided by the number of ranks, and rounded
-// once; for floats only. kMin and kMax give NaN where a rank has NaN (not so in NCCL). Integers
-// that overflow wrap.
+// The way in which the elements of all ranks become one. kSum has the bits of Gloo: a sum of 16-bit
+// floats is rounded at each addition. kWideSum adds them in 32 bits and rounds once; nothing else
+// differs, and in NCCL nothing at all. kAverage is the sum, divided by the number of ranks, and
+// rounded once; for floats only. kMin and kMax give NaN where a rank has NaN (not so in NCCL).
+// Integers that overflow wrap.
 enum class Reduction : std::uint8_t { kSum, kWideSum, kAverage, kMin, kMax };
 
+// Says whether the reduction adds, and neither divides nor compares.
 constexpr bool is_sum(Reduction reduction) {
   return reduction == Reduction::kSum || reduction == Reduction::kWideSum;
 }
@@ -69,16 +73,17 @@ enum class Device : std::uint8_t { kCpu, kCuda };
 // has its bytes in it, since it lies in memory that ranks share, and travels between them.
 class OperationName {
  public:
-  static constexpr std::size_t kBytesMax = 24;
+  static constexpr std::size_t kBytesMax = 24;  // the longest text, in UTF-8
 
   OperationName() = default;
-  // A longer text is cut, before a character that does not fit (UTF-8). Others than printable ones
-  // become question marks: messages have one line.
+  // Copies the text. A longer one is cut, before a character that does not fit (UTF-8). Others than
+  // printable ones become question marks: messages have one line.
   template <std::convertible_to<std::string_view> Text>
   OperationName(const Text& text) {  // NOLINT(google-explicit-constructor): as a text is
     set(text);
   }
 
+  // Returns a view of this object's bytes; valid as long as it.
   std::string_view text() const;
 
  private:
@@ -89,26 +94,31 @@ class OperationName {
 
 // Elements in a row, on the collective's device. A Flat does not own its memory.
 struct Flat {
-  void* data = nullptr;
-  std::size_t count = 0;  // elements
-  Dtype dtype = Dtype::kFloat32;
-  OperationName name = {};  // ranks need not give the same
+  void* data = nullptr;           // the caller's memory
+  std::size_t count = 0;          // elements
+  Dtype dtype = Dtype::kFloat32;  // of each element
+  OperationName name = {};        // ranks need not give the same
 
+  // Returns the size of all elements.
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Elements [begin, end) of a Flat belong to the rank `owner`.
+// A range of elements [begin, end) of a Flat that belongs to the rank `owner`.
 struct Part {
-  int owner = 0;
-  std::size_t begin = 0;
-  std::size_t end = 0;
+  int owner = 0;          // 0 … world_size-1
+  std::size_t begin = 0;  // the first element
+  std::size_t end = 0;    // the element behind the last one
 
   bool operator==(const Part&) const = default;
 };
 
-// Names one launched operation. Each launch counts up by one; after 2^32 launches the number wraps.
+// The number of a launched operation. Each launch counts up by one; after 2^32 launches the number
+// wraps.
 using Ticket = std::uint32_t;
 
+// The operations of a job's ranks together, as the head of this file says. All ranks must call
+// them. These concern one rank alone: rank(), world_size(), device(), name(), progress(), check(),
+// memory_of(), resets() and flight_record().
 class Collective {
  public:
   Collective() = default;
@@ -118,15 +128,19 @@ class Collective {
   Collective& operator=(Collective&&) = delete;
   virtual ~Collective() = default;
 
+  // Returns the rank of this process, 0 … world_size()-1.
   virtual int rank() const = 0;
+  // Returns the number of ranks.
   virtual int world_size() const = 0;
+  // Returns the device of the memory that it sums. Equal on all ranks.
   virtual Device device() const = 0;
+  // Returns the implementation's name, a text that lives as long as the program.
   virtual std::string_view name() const = 0;  // "alone", "shm", "tcp", "hierarchical", "nccl"
 
-  // New memory of this rank: `bytes` long (the same number on all ranks), zeroed, 64-byte aligned,
-  // on device(). On CUDA it is for the current stream's later work. Only memory from here can be
-  // summed. It lives until the last copy of the pointer is gone, even if the collective is gone
-  // before.
+  // Returns new memory of this rank: `bytes` long, zeroed, 64-byte aligned, on device(). All ranks
+  // must call it, with the same number. On CUDA it is for the current stream's later work. Only
+  // memory from here can be summed. It lives until the last copy of the pointer is gone, even if
+  // the collective is gone before.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
   // Starts to reduce `flat` over all ranks, in place, and returns before that is complete. `flat`
@@ -135,11 +149,12 @@ class Collective {
   // caller may drop its pointer. On CUDA it starts after the work that the current stream holds
   // now. With kLaunchedMax sums under way it waits for the oldest one first.
   virtual Ticket launch(Flat flat, Reduction reduction) = 0;
+  // Starts to sum `flat`: launch() with Reduction::kSum.
   Ticket launch_sum(Flat flat) { return launch(flat, Reduction::kSum); }
 
-  // launch() of which each rank gets its own parts alone. They have the bits of launch() of the
-  // whole flat, but in nccl. They are there after wait(ticket). Elements of the others' parts are
-  // unspecified then. Elements that are in no part stay as they are.
+  // Starts a launch() of which each rank gets its own parts alone. They have the bits of launch()
+  // of the whole flat, but in nccl. They are there after wait(ticket). Elements of the others'
+  // parts are unspecified then. Elements that are in no part stay as they are.
   //
   // Parts may come in any order, be empty and leave elements out. They may not overlap. Ranks whose
   // parts differ do different things, and are told so. `parts` is read during the call. All else is
@@ -176,11 +191,11 @@ class Collective {
   // most kGatherBytesMax.
   virtual std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) = 0;
 
-  // Returns after every rank has called it.
+  // Waits until every rank has called it.
   virtual void barrier() = 0;
 
-  // The same, with a limit of its own. Past it CollectiveError names every rank that has not come.
-  // nccl cannot tell which, and throws at once.
+  // Waits as barrier() does, with a limit of its own. Past it CollectiveError names every rank that
+  // has not come. nccl cannot tell which, and throws at once.
   virtual void monitored_barrier(std::chrono::milliseconds limit) = 0;
 
   // Returns the memory of `rank` that corresponds to `flat` here. This rank can read it if ranks
@@ -188,12 +203,14 @@ class Collective {
   // there after a barrier() of both, and must stay until the next one.
   virtual std::byte* memory_of(Flat /*flat*/, int /*rank*/) { return nullptr; }
 
-  // One rank sends and another one receives; the others have no part in it. Both complete the sums
-  // that they have launched first. receive() returns when all has been received, and so does
-  // send(). Over TCP send() returns when all is on its way and the other one receives. `flat` may
-  // lie anywhere on device(). It must have as many bytes on both sides: on CPU CollectiveError is
-  // thrown where it has not. Bytes from one rank to another arrive in order.
+  // Sends `flat` to one rank, which must call receive(); the others have no part in it. Both
+  // complete the sums that they have launched first. It returns when all has been received. Over
+  // TCP it returns when all is on its way and the other one receives. `flat` may lie anywhere on
+  // device(). It must have as many bytes on both sides: on CPU CollectiveError is thrown where it
+  // has not. Bytes from one rank to another arrive in order.
   virtual void send(Flat flat, int to) = 0;
+  // Receives into `flat` from one rank, which must call send(). It returns when all is there. The
+  // rules are those of send().
   virtual void receive(Flat flat, int from) = 0;
 
   // Makes a collective of each group of ranks. A group gives the same `color`, and is ordered by
@@ -210,12 +227,12 @@ class Collective {
   // it before the deadline. Also if the implementation cannot do it: nccl, hierarchical.
   virtual void reset() = 0;
 
-  // How often reset() has ended well: memory and tickets of before are void.
+  // Returns how often reset() has ended well: memory and tickets of before are void.
   virtual std::uint32_t resets() const { return 0; }
 
-  // The last 1,024 operations of this rank as JSON, with the keys of PyTorch's flight recorder.
-  // Also after a failure: then it shows what was under way. Empty text where nothing is kept:
-  // alone.
+  // Returns the last 1,024 operations of this rank as JSON, with the keys of PyTorch's flight
+  // recorder. Also after a failure: then it shows what was under way. Empty text where nothing is
+  // kept: alone.
   virtual std::string flight_record() const { return {}; }
 
   // Writes flight_record() to a file, whole or not at all. Throws CollectiveError where that fails,
@@ -246,7 +263,8 @@ class Collective {
   static void check_gather_size(std::size_t bytes);
 };
 
-// A world of one, on CPU. Its tickets count on from `last_ticket`: tests start just below the wrap.
+// Makes a world of one, on CPU, which the caller owns. Its tickets count on from `last_ticket`:
+// tests start just below the wrap.
 std::unique_ptr<Collective> make_alone_collective(Ticket last_ticket = 0);
 
 }  // namespace ddprun

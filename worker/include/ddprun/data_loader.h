@@ -50,11 +50,13 @@ std::shared_ptr<void> next_item(OrderedPrefetch& prefetch);
 
 }  // namespace worker
 
+// The samples that a dataset is asked for. It does not own its indices: read them during the call.
 struct BatchRequest {
   std::span<const std::size_t> indices;  // of the samples, in order; at least one
-  std::uint64_t epoch = 0;
+  std::uint64_t epoch = 0;               // the sampler's
 };
 
+// Options of a BatchLoader. They may differ between ranks, but for drop_last and unpadded.
 struct BatchLoaderOptions {
   // Reader threads; 0: the batches are read in the loop itself.
   std::size_t workers = 2;
@@ -70,11 +72,15 @@ struct BatchLoaderOptions {
   bool pin = false;
 };
 
+// The batches of this rank, read ahead. See the head of this file. It calls no other rank.
 template <typename Dataset>
 class BatchLoader {
  public:
+  // The result of the dataset's batch().
   using Batch = decltype(std::declval<const Dataset&>().batch(std::declval<BatchRequest>()));
 
+  // Makes a loader; reading begins with a loop. `batch_size`: samples of this rank in a batch.
+  // Throws std::invalid_argument if it is 0.
   BatchLoader(const Dataset& dataset, const DistributedSampler& sampler, std::size_t batch_size,
               const BatchLoaderOptions& options = {})
       : dataset_(dataset), sampler_(sampler), batch_size_(batch_size), options_(options) {
@@ -87,7 +93,7 @@ class BatchLoader {
   BatchLoader& operator=(BatchLoader&&) = delete;
   ~BatchLoader() = default;
 
-  // Batches that a loop gives now.
+  // Returns how many batches a loop gives now.
   std::size_t size() const {
     const std::size_t mine = options_.unpadded ? sampler_.unpadded_size() : sampler_.size();
     return options_.drop_last ? mine / batch_size_ : (mine + batch_size_ - 1) / batch_size_;
@@ -101,22 +107,29 @@ class BatchLoader {
     return sampler_.state(std::min(given_ * batch_size_, indices_.size()));
   }
 
+  // A place in a loop over the batches: an input iterator. All copies stand at the same batch.
   class Iterator {
    public:
+    // Stands at the current batch of `loader`, which must outlive this.
     explicit Iterator(BatchLoader& loader) : loader_(&loader) {}
+    // Returns the current batch. The loader owns it until the next ++.
     Batch& operator*() const { return *loader_->current_; }
+    // Returns its address.
     Batch* operator->() const { return &*loader_->current_; }
+    // Lets the batch go and waits for the next one. Throws what the dataset threw for it.
     Iterator& operator++() {
       loader_->advance();
       return *this;
     }
+    // Says whether there are no more batches.
     bool operator==(std::default_sentinel_t /*end*/) const { return !loader_->current_; }
 
    private:
     BatchLoader* loader_;
   };
 
-  // Begins the sampler's epoch, or the rest of it.
+  // Begins the sampler's epoch, or the rest of it, and waits for the first batch. Ends a loop
+  // before.
   Iterator begin() {
     prefetch_.reset();  // the readers of a loop that was left
     current_.reset();
@@ -133,6 +146,7 @@ class BatchLoader {
     advance();
     return Iterator(*this);
   }
+  // Returns the end of any loop.
   std::default_sentinel_t end() const { return {}; }
 
  private:

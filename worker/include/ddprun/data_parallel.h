@@ -53,23 +53,25 @@ namespace ddprun {
 
 // A parameter or buffer with its name.
 struct NamedTensor {
-  std::string name;  // dotted path in the module
-  at::Tensor tensor;
+  std::string name;   // dotted path in the module
+  at::Tensor tensor;  // the module's, not a copy
 };
 
-// When buffers are made alike: around a forward() that follows one which synchronised gradients.
+// The moment when buffers are made alike: around a forward() that follows one which synchronised
+// gradients.
 enum class BufferMoment { kBeforeForward, kAfterForward };
 
-// Replaces the copy of rank 0's buffers. Gets all buffers with their names, without those in
-// `ignore`. All ranks call it at the same forwards, on the training thread.
+// A function in place of the copy of rank 0's buffers. Gets all buffers with their names, without
+// those in `ignore`. All ranks call it at the same forwards, on the training thread.
 using BufferHook = std::function<void(std::vector<NamedTensor>& buffers, Collective& collective)>;
 
-// PyTorch 2.11's limits (torch/nn/parallel/distributed.py, _ddp_init_helper). The first bucket is
-// small, so that its sum starts early. A program that sets a cap sets it for all buckets, the first
-// one too.
+// The limit of a bucket in PyTorch 2.11 (torch/nn/parallel/distributed.py, _ddp_init_helper).
 inline constexpr std::size_t kBucketCapBytes = std::size_t{25} << 20;
+// PyTorch's limit of the first bucket. It is small, so that its sum starts early. A program that
+// sets a cap sets it for all buckets, the first one too.
 inline constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
 
+// Options of DataParallel. Give equal ones on all ranks.
 struct DataParallelOptions {
   // The limit of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes. With
   // find_unused_parameters, which rebuilds nothing, of the first buckets.
@@ -118,12 +120,15 @@ struct DataParallelOptions {
   std::vector<std::string> delay_all_reduce;
 };
 
+// The training of one module by all ranks. See the head of this file. The program owns it; it
+// shares the module.
 class DataParallel final : public Joinable {
  public:
-  // All ranks must call it. Throws if no parameter needs a gradient, or if one has a dtype that
-  // cannot be summed. Throws if parameters lie on different devices, or not on the collective's.
-  // Throws on all ranks if their models differ in the number or shapes of parameters. If one rank
-  // throws, all do; without init_sync it does so alone.
+  // Makes all ranks' models alike and hooks into backward(). All ranks must call it. Throws if no
+  // parameter needs a gradient, or if one has a dtype that cannot be summed. Throws if parameters
+  // lie on different devices, or not on the collective's. Throws on all ranks if their models
+  // differ in the number or shapes of parameters. If one rank throws, all do; without init_sync it
+  // does so alone.
   DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                const DataParallelOptions& options = {});
   DataParallel(const DataParallel&) = delete;
@@ -135,9 +140,10 @@ class DataParallel final : public Joinable {
   // part, and nobody may use it. This logs which parameters, and ends the process with exit code 1.
   ~DataParallel();
 
-  // model->forward(arguments...) with what must happen before and after it. `model` must be the
-  // constructor's module, by its own type, or one with some of its parameters alone. The
-  // next backward() averages the gradients, unless a NoSync lives or gradients are off. Throws
+  // Calls model->forward(arguments...), with what must happen before and after it, and returns its
+  // result. All ranks must call it as often, but for evaluation and a Join. `model` must be the
+  // constructor's module, by its own type, or one with some of its parameters alone. The next
+  // backward() averages the gradients, unless a NoSync lives or gradients are off. Throws
   // std::invalid_argument for a module with a parameter that no DataParallel has, as a clone() is.
   template <typename Model, typename... Arguments>
   auto forward(Model& model, Arguments&&... arguments) {
@@ -148,20 +154,22 @@ class DataParallel final : public Joinable {
     return output;
   }
 
-  // The two halves of forward(), for models with several entry points. With gradients on,
-  // before_forward() throws in these cases:
+  // Begins a forward(): its first half, for models with several entry points. With gradients on, it
+  // throws std::runtime_error in these cases:
   // - The previous backward() left parameters without a gradient.
   // - A parameter was unfrozen, added or replaced since construction.
   // - A parameter has another dtype, size or device.
   // - A parameter was frozen. All may be: then the pass sums nothing. With find_unused_parameters
   //   any may be.
-  // find_unused_parameters and static_graph must know the outputs: after_forward() replaces their
-  // tensors by copies that it can follow. Outputs may be tensors, and any vector, array, tuple,
-  // pair, optional or map of such. OutputTensors (output_tensors.h) teaches it a type of the
-  // program. Throws std::invalid_argument if it needs outputs and gets none, or a type that it does
-  // not know.
   void before_forward();
+  // Ends a forward() without outputs. Throws std::invalid_argument if find_unused_parameters or
+  // static_graph need them.
   void after_forward();
+  // Ends a forward(). find_unused_parameters and static_graph must know the outputs: it replaces
+  // their tensors by copies that it can follow. Outputs may be tensors, and any vector, array,
+  // tuple, pair, optional or map of such. OutputTensors (output_tensors.h) teaches it a type of the
+  // program. Throws std::invalid_argument if it needs outputs and gets a type that it does not
+  // know.
   template <typename Output>
   void after_forward(Output& output) {
     std::vector<at::Tensor*> tensors;
@@ -173,30 +181,34 @@ class DataParallel final : public Joinable {
     }
   }
 
-  // While a NoSync lives, forward() does not prepare a sum: gradients accumulate on each rank. The
-  // first forward() and backward() after it average what has accumulated. Only forward() must run
-  // while the NoSync lives. Several may live at once; the last one to end counts.
+  // A scope in which forward() prepares no sum: gradients accumulate on each rank. The first
+  // forward() and backward() after it average what has accumulated. Only forward() must run while
+  // the NoSync lives. Several may live at once; the last one to end counts.
   class NoSync {
    public:
+    // Begins the scope. `parallel` must outlive it.
     explicit NoSync(DataParallel& parallel) : parallel_(parallel) { ++parallel_.no_sync_depth_; }
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
     NoSync(NoSync&&) = delete;
     NoSync& operator=(NoSync&&) = delete;
+    // Ends the scope.
     ~NoSync() { --parallel_.no_sync_depth_; }
 
    private:
     DataParallel& parallel_;
   };
+  // Returns a NoSync of this. All ranks must make the same passes under one.
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  // optimizer.step(), if each `.grad` is the average of all ranks. Else throws std::runtime_error,
-  // and names the parameters without a gradient, and those with this rank's own in it.
-  // docs/data_parallel.md lists how that comes about. Throws, too, if the optimizer has a gradient
-  // of a parameter that neither a DataParallel nor add_copies() knows. A plain
-  // optimizer.step() makes the ranks part there; the next forward() or backward() throws then. On
-  // CPU backward() throws on all ranks if their weights have parted in any other way. The first
-  // step after an uneven Join gives all ranks the state of one optimizer, and all must call it.
+  // Calls optimizer.step() if each `.grad` is the average of all ranks. All ranks must call it.
+  // Throws std::runtime_error else, and names the parameters without a gradient, and those with
+  // this rank's own in it. docs/data_parallel.md lists how that comes about. Throws, too, if the
+  // optimizer has a gradient of a parameter that neither a DataParallel nor add_copies() knows. A
+  // plain optimizer.step() makes the ranks part there; the next forward() or backward() throws
+  // then. On CPU backward() throws on all ranks if their weights have parted in any other way. The
+  // first step after an uneven Join gives all ranks the state of one optimizer, and all must call
+  // it.
   template <typename Optimizer, typename... Arguments>
   auto step(Optimizer& optimizer, Arguments&&... arguments) {
     check_reduced();
@@ -215,37 +227,38 @@ class DataParallel final : public Joinable {
     return optimizer.step(std::forward<Arguments>(arguments)...);
   }
 
-  // Tensors that the program steps in place of parameters, and sets `.grad` of, like float32 copies
-  // (MasterWeights adds its own). Gives all ranks rank 0's values. All ranks must call it, and
-  // again after resize(). It leaves alone those that it knows already.
+  // Adds tensors that the program steps in place of parameters, and sets `.grad` of. Such are
+  // float32 copies (MasterWeights adds its own). Gives all ranks rank 0's values. All ranks must
+  // call it, and again after resize(). It leaves alone those that it knows already.
   void add_copies(const std::vector<at::Tensor>& copies);
 
-  // The check alone. On CUDA a sum may fail when backward() has returned, and even after this:
-  // step() and forward() ask again. A program that writes a checkpoint should wait for its stream
-  // and ask once more.
+  // Makes the check of step() alone. This rank alone. On CUDA a sum may fail when backward() has
+  // returned, and even after this: step() and forward() ask again. A program that writes a
+  // checkpoint should wait for its stream and ask once more.
   void check_reduced() const;
 
   // Sends gradients in another way than as plain sums; worker/training/comm_hooks/ has hooks that
-  // are made already. One may be set, before the first forward(). Throws else, or where a parameter
-  // is sparse.
+  // are made already. All ranks must set the same one, once, before the first forward(). Throws
+  // else, or where a parameter is sparse.
   void comm_hook(CommHook hook);
 
-  // backward() makes the steps: each parameter's as soon as its sum is complete, while later sums
-  // are under way. `step` gets the parameter with the average in its `.grad`; afterwards that is
-  // undefined. May be set once, before the first forward().
-  // worker/include/ddprun/optimizers.h makes one of an optimizer. Nothing that
-  // needs all gradients at once goes with it, like clipping by their norm; step() throws. Once a
-  // rank has stepped a parameter, its pass cannot be given up: reset() throws on all ranks.
+  // Lets backward() make the steps: each parameter's as soon as its sum is complete, while later
+  // sums are under way. `step` gets the parameter with the average in its `.grad`; afterwards that
+  // is undefined. All ranks must set it, once, before the first forward().
+  // worker/include/ddprun/optimizers.h makes one of an optimizer. Nothing that needs all gradients
+  // at once goes with it, like clipping by their norm; step() throws. Once a rank has stepped a
+  // parameter, its pass cannot be given up: reset() throws on all ranks.
   void step_in_backward(ParameterStep step);
 
-  // Makes the buffers alike in another way than as copies of rank 0's, or at another moment. Once.
-  // Without broadcast_buffers it is not called.
+  // Makes the buffers alike in another way than as copies of rank 0's, or at another moment. All
+  // ranks must set it, once. Without broadcast_buffers it is not called.
   void buffer_hook(BufferHook hook, BufferMoment moment = BufferMoment::kAfterForward);
 
-  // The options, the model, the buckets and the latest pass, under PyTorch's keys (log_record.h).
-  // Ask between passes.
+  // Returns the options, the model, the buckets and the latest pass, under PyTorch's keys
+  // (log_record.h). Ask between passes. This rank alone.
   LogRecord log_record() const;
-  // Writes it to a file, as JSON: whole or not at all. Throws std::runtime_error where that fails.
+  // Writes log_record() to a file, as JSON: whole or not at all. Throws std::runtime_error where
+  // that fails.
   void write_log_record(const std::string& path) const;
 
   // Gives up a pass whose backward() threw, or whose sums failed. All ranks must call it, and then
@@ -265,16 +278,18 @@ class DataParallel final : public Joinable {
   // is share_optimizer_state()'s part.
   void resize(Collective& collective);
 
-  // For Join (worker/include/ddprun/join.h): ranks with unlike numbers of batches.
+  // Returns the ranks of its sums. It and the next four are for Join (join.h).
   Collective& join_ranks() override { return *collective_; }
   void begin_join(JoinContext& context, bool leads) override;
   void shadow(const JoinIteration& leading) override;
   void settle(int source) override;
   void end_join() noexcept override;
 
-  // Parameter indices by bucket, in launch order. At first there is one bucket per dtype. The first
-  // forward with gradients after a pass that was summed rebuilds them in PyTorch's layout.
+  // Returns parameter indices by bucket, in launch order. At first there is one bucket per dtype.
+  // The first forward with gradients after a pass that was summed rebuilds them in PyTorch's
+  // layout.
   const std::vector<std::vector<std::size_t>>& buckets() const;
+  // Says whether buckets() are the rebuilt ones.
   bool buckets_rebuilt() const;
   // Goes on with the rebuilt buckets of an earlier run of the same model on as many ranks. Then the
   // first pass adds gradients in the order in which later ones do. All ranks must call it, before
@@ -282,7 +297,7 @@ class DataParallel final : public Joinable {
   // if the layout is not of this model. So it does with find_unused_parameters, which rebuilds
   // nothing.
   bool restore_buckets(const std::vector<std::vector<std::size_t>>& layout);
-  // Parameter indices in the order in which backward() gave gradients in the latest synchronising
+  // Returns parameter indices in the order of backward()'s gradients in the latest synchronising
   // pass. static_graph and find_unused_parameters may have some twice, or not at all.
   const std::vector<std::size_t>& ready_order() const;
 

@@ -37,7 +37,7 @@ struct JoinReport {
 
 // The reports of all ranks together. Equal on all of them.
 struct JoinIteration {
-  int ranks = 0;
+  int ranks = 0;         // the number of all
   int active = 0;        // how many are
   int source = -1;       // the highest active rank; none: the highest one of those that came last
   bool records = false;  // an active rank does
@@ -60,15 +60,18 @@ struct JoinOptions {
 // The Join as its joinables see it.
 class JoinContext {
  public:
+  // Begins a Join of these ranks. They must outlive it.
   JoinContext(Collective& ranks, const JoinOptions& options) : ranks_(ranks), options_(options) {}
 
-  // An iteration begins: all ranks tell each other what they will do. Throws std::runtime_error on
-  // all ranks where one has no more batches and they shall throw then.
+  // Begins an iteration: all ranks tell each other what they will do. All must call it. Throws
+  // std::runtime_error on all ranks where one has no more batches and they shall throw then.
   JoinIteration meet(const JoinReport& mine);
 
+  // Returns the ranks that join.
   Collective& ranks() const { return ranks_; }
+  // Returns the options of the Join, which live as long as this.
   const JoinOptions& options() const { return options_; }
-  // A meeting has thrown: nobody is shadowed any more.
+  // Says whether a meeting has thrown: nobody is shadowed any more.
   bool over() const { return over_; }
 
  private:
@@ -88,40 +91,44 @@ class Joinable {
   Joinable(Joinable&&) = delete;
   Joinable& operator=(Joinable&&) = delete;
 
+  // Returns the ranks of its sums. All joinables of a Join have the same.
   virtual Collective& join_ranks() = 0;
-  // A Join begins. `leads`: it is the first of the Join's joinables. It must call context.meet()
-  // before anything else that it does with the other ranks in an iteration. Throws
-  // std::invalid_argument where it cannot.
+  // Begins a Join. `context` lives until end_join(). `leads`: it is the first of the Join's
+  // joinables. It must call context.meet() before anything else that it does with the other ranks
+  // in an iteration. Throws std::invalid_argument where it cannot.
   virtual void begin_join(JoinContext& context, bool leads) = 0;
-  // This rank has no more batches, others have: does what they do in one iteration, and changes
-  // nothing for them. `round`: what the leading joinable's ranks have told.
+  // Does what the others do in one iteration, and changes nothing for them. This rank has no more
+  // batches, and others have. `round`: what the leading joinable's ranks have told.
   virtual void shadow(const JoinIteration& round) = 0;
-  // No rank has any more batches: takes the state of rank `source`.
+  // Takes the state of rank `source`: no rank has any more batches. All ranks call it.
   virtual void settle(int source) = 0;
-  // The Join ends, however it does.
+  // Ends the Join, however it does.
   virtual void end_join() noexcept = 0;
 
  protected:
   ~Joinable() = default;
 };
 
-// See the top of this file.
+// A scope in which ranks may have unlike numbers of batches. See the head of this file.
 class Join {
  public:
-  // They must outlive it. Throws std::invalid_argument where they have unlike collectives, are in a
-  // Join already, or cannot be joined.
+  // Begins the Join with default options. All ranks must call it. The joinables must outlive it.
+  // Throws std::invalid_argument where they have unlike collectives, are in a Join already, or
+  // cannot be joined.
   template <typename... Others>
   explicit Join(Joinable& leading, Others&... others) : Join(JoinOptions(), leading, others...) {}
+  // Begins it with options, the same on all ranks.
   template <typename... Others>
   Join(const JoinOptions& options, Joinable& leading, Others&... others)
       : Join(options, std::vector<Joinable*>{&leading, &others...}) {}
+  // Begins it with a list of joinables, not null; the first one leads.
   Join(const JoinOptions& options, const std::vector<Joinable*>& joinables);
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
   Join(Join&&) = delete;
   Join& operator=(Join&&) = delete;
 
-  // This rank has no more batches. Returns when no rank has. Throws what the collective does, and
+  // Ends this rank's batches, and waits until no rank has any. Throws what the collective does, and
   // std::runtime_error with throw_on_early_termination. After an exception in its scope it does
   // nothing. The collective tells others that wait for this rank, when the program ends.
   ~Join() noexcept(false);

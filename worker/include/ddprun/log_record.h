@@ -10,10 +10,10 @@ namespace ddprun {
 
 // A record of a DataParallel, under the keys of PyTorch's DDPLoggingData.
 struct LogRecord {
-  std::map<std::string, std::string> texts;
+  std::map<std::string, std::string> texts;     // names, sizes and lists of numbers
   std::map<std::string, std::int64_t> numbers;  // times in nanoseconds; flags as 0 and 1
 
-  // One line, an object with all keys.
+  // Returns one line, an object with all keys.
   std::string to_json() const;
 };
 

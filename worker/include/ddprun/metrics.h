@@ -17,18 +17,22 @@
 
 namespace ddprun {
 
+// A mean of this rank's values, and over all ranks.
 class Mean {
  public:
-  // `sum` of `count` values. Values that must have no weight, such as padded samples, are sum 0 and
-  // count 0.
+  // Adds `sum` of `count` values. Values that must have no weight, such as padded samples, are sum
+  // 0 and count 0.
   void add(double sum, double count = 1) {
     sum_ += sum;
     count_ += count;
   }
+  // Returns this rank's sum.
   double sum() const { return sum_; }
+  // Returns how many values this rank has added.
   double count() const { return count_; }
 
-  // All ranks must call it, and get the same bits. NaN if no rank has added anything.
+  // Returns the mean over all ranks, with the same bits on all. NaN if no rank has added anything.
+  // All ranks must call it. Throws CollectiveError.
   double over(Collective& ranks) const;
 
  private:
@@ -36,7 +40,8 @@ class Mean {
   double count_ = 0;
 };
 
-// The same of several at once, in the same order on all ranks.
+// Returns several means over all ranks, for one round trip. All ranks must call it, with as many in
+// the same order. Throws CollectiveError.
 std::vector<double> means_over(Collective& ranks, std::initializer_list<Mean> means);
 
 // Throws std::runtime_error on all ranks unless all have the same number, such as the checksum of

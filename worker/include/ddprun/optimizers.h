@@ -18,26 +18,40 @@
 
 namespace ddprun {
 
+// Python's SGD.
 class SGD final : public torch::optim::SGD {
  public:
+  // LibTorch's: learning rate, momentum, weight decay.
   using Options = torch::optim::SGDOptions;
+  // Takes parameters or groups of them, and options, as LibTorch's.
   using torch::optim::SGD::SGD;
+  // Steps each parameter that has a gradient. Returns the closure's loss, if there is one. This
+  // rank alone.
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 
-// Throws std::invalid_argument for sparse gradients, and where amsgrad is turned on after a step,
-// as Python's do.
+// Python's Adam.
 class Adam final : public torch::optim::Adam {
  public:
+  // LibTorch's: learning rate, betas, epsilon, weight decay, amsgrad.
   using Options = torch::optim::AdamOptions;
+  // Takes parameters or groups of them, and options, as LibTorch's.
   using torch::optim::Adam::Adam;
+  // Steps each parameter that has a gradient. Returns the closure's loss, if there is one. Throws
+  // std::invalid_argument for sparse gradients, and where amsgrad is turned on after a step, as
+  // Python's does. This rank alone.
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 
+// Python's AdamW: Adam with decoupled weight decay.
 class AdamW final : public torch::optim::AdamW {
  public:
+  // LibTorch's: learning rate, betas, epsilon, weight decay, amsgrad.
   using Options = torch::optim::AdamWOptions;
+  // Takes parameters or groups of them, and options, as LibTorch's.
   using torch::optim::AdamW::AdamW;
+  // Steps each parameter that has a gradient. Returns the closure's loss, if there is one. Throws
+  // as Adam's does. This rank alone.
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 
@@ -67,8 +81,8 @@ ParameterStep optimizer_in_backward(const torch::nn::Module& module, const Optio
   };
 }
 
-// Returns the tensors that an optimizer steps, of all its groups. LibTorch's optimizers, ours, and
-// ZeroOptimizer have them alike.
+// Returns the tensors that an optimizer steps, of all its groups. They are its own, not copies.
+// LibTorch's optimizers, ours, and ZeroOptimizer have them alike.
 template <typename Optimizer>
 std::vector<at::Tensor> stepped_tensors(Optimizer& optimizer) {
   std::vector<at::Tensor> tensors;

@@ -18,9 +18,10 @@
 
 namespace ddprun {
 
-// A rank waits so long for the others, then gives up. The limit is long because a rank may load
-// data or save a checkpoint meanwhile. On CPU the error names the missing rank. A rank that died is
-// noticed much sooner, within some 10 ms. If ranks share cores, it is up to kAllTimeSlices later.
+// The time for which a rank waits for the others before it gives up. The limit is long because a
+// rank may load data or save a checkpoint meanwhile. On CPU the error names the missing rank. A
+// rank that died is noticed much sooner, within some 10 ms. If ranks share cores, it is up to
+// kAllTimeSlices later.
 inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 
 // The format in which sums of float32 travel between hosts. bfloat16 halves the bytes: each rank's
@@ -34,6 +35,7 @@ enum class Wire : std::uint8_t { kExact, kBFloat16 };
 // it, the host's stays.
 inline constexpr const char* kCongestionControl = "cubic";
 
+// Options of bootstrap(), on this rank.
 struct BootstrapOptions {
   Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
   // With kCuda: the CPU, where this host has fewer GPUs than ranks, or this build has no NCCL. Each
@@ -52,34 +54,36 @@ struct BootstrapOptions {
   // srun. `file:///PATH`: by a file on a file system that all of them share. Empty:
   // DDPRUN_INIT_METHOD, and `env://` where that is not set.
   std::string init_method = {};
-  // With a file alone, and both or neither. Else they are RANK and WORLD_SIZE, or what mpirun and
-  // srun say.
+  // This rank, 0 … world_size-1. With a file alone, and with world_size. Unset: RANK, or what
+  // mpirun and srun say.
   std::optional<int> rank = std::nullopt;
+  // The number of ranks. With a file alone, and with rank. Unset: WORLD_SIZE, or what mpirun and
+  // srun say.
   std::optional<int> world_size = std::nullopt;
 };
 
 // This rank's place in the job, as the launcher gave it. The defaults are a world of one.
 struct World {
-  int rank = 0;              // 0 … world_size-1 over all nodes
-  int local_rank = 0;        // 0 … local_world_size-1 on this node
-  int world_size = 1;        // ranks of all nodes
-  int local_world_size = 1;  // ranks of this node
-  int node_rank = 0;         // 0 … node_count-1
-  int node_count = 1;
-  std::string role = "default";
-  int role_rank = 0;
-  int role_world_size = 1;
+  int rank = 0;                           // 0 … world_size-1 over all nodes
+  int local_rank = 0;                     // 0 … local_world_size-1 on this node
+  int world_size = 1;                     // ranks of all nodes
+  int local_world_size = 1;               // ranks of this node
+  int node_rank = 0;                      // 0 … node_count-1
+  int node_count = 1;                     // nodes of the job
+  std::string role = "default";           // --role of this node
+  int role_rank = 0;                      // 0 … role_world_size-1
+  int role_world_size = 1;                // ranks of this role
   std::string master_addr = "127.0.0.1";  // the host of the job's store
   std::uint16_t master_port = 0;          // its port
-  std::string run_id = "none";
-  int restart_count = 0;  // of the workers so far
-  int max_restarts = 0;
+  std::string run_id = "none";            // --rdzv-id: the job's name
+  int restart_count = 0;                  // of the workers so far
+  int max_restarts = 0;                   // how many there may be
   std::string job_cookie;  // DDPRUN_JOB: this job on this machine; empty: no ddprun started it
 
   bool operator==(const World&) const = default;
 };
 
-// Why there is no collective. what() is one line for people.
+// The reason why there is no collective. what() is one line for people.
 class StartError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -90,10 +94,10 @@ struct Process {
   bool launched = false;  // false: started by hand, without a launcher's environment
   // The job's store, which rank 0 serves, if no launcher serves one.
   std::shared_ptr<void> store;
-  std::unique_ptr<Collective> collective;
+  std::unique_ptr<Collective> collective;  // not null
 };
 
-// Says why this process can have no GPU, in one line. Empty: it can.
+// Says why this process can have no GPU, in one line. Empty: it can. This rank alone.
 std::string why_no_gpu();
 
 // Meets the other ranks of the job and returns when all are there. Without a launcher's environment

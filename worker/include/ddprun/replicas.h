@@ -24,6 +24,7 @@
 
 namespace ddprun {
 
+// Options of data_parallel().
 struct ReplicaOptions {
   std::optional<at::Device> output_device;  // unset: the first one
   std::int64_t dim = 0;                     // of input and output, along which the batch is split
@@ -52,9 +53,9 @@ void keep_buffers(torch::nn::Module& module, const torch::nn::Module& replica);
 
 }  // namespace worker
 
-// module->forward(input) with one tensor in and one out. `Module` is a module's own type, derived
-// from torch::nn::Cloneable. `devices`: the first one has the module. With one device, or a batch
-// of one part, it is a plain call; without devices, too. Throws what a copy throws.
+// Returns module->forward(input), with one tensor in and one out. `Module` is a module's own type,
+// derived from torch::nn::Cloneable. `devices`: the first one has the module. With one device, or a
+// batch of one part, it is a plain call; without devices, too. Throws what a copy throws.
 template <typename Module>
 at::Tensor data_parallel(const std::shared_ptr<Module>& module, const at::Tensor& input,
                          const std::vector<at::Device>& devices,
@@ -72,6 +73,7 @@ at::Tensor data_parallel(const std::shared_ptr<Module>& module, const at::Tensor
   worker::keep_buffers(*module, *replicas.front());
   return worker::gather(outputs, target, options.dim);
 }
+// Does the same for a holder of a module.
 template <typename Module>
 at::Tensor data_parallel(const torch::nn::ModuleHolder<Module>& module, const at::Tensor& input,
                          const std::vector<at::Device>& devices,

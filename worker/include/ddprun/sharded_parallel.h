@@ -43,24 +43,26 @@ class ShardedTraining;
 
 namespace ddprun {
 
-// See the top of this file.
+// The training of a sharded model by all ranks. See the head of this file.
 class ShardedParallel {
  public:
-  // All ranks must call it, with the same model; rank 0's parameters and buffers count. `units`:
-  // the names of modules below `module`, as named_modules() has them. They stand in the order in
-  // which they are called; "" is the whole of it. The collective must outlive this.
+  // Deals the model's parameters to the ranks. All must call it, with the same model; rank 0's
+  // parameters and buffers count. `units`: the names of modules below `module`, as named_modules()
+  // has them. They stand in the order in which they are called; "" is the whole of it. The
+  // collective must outlive this.
   ShardedParallel(std::shared_ptr<torch::nn::Module> module, Collective& ranks,
                   const std::vector<std::string>& units);
   ShardedParallel(const ShardedParallel&) = delete;
   ShardedParallel& operator=(const ShardedParallel&) = delete;
   ShardedParallel(ShardedParallel&&) = delete;
   ShardedParallel& operator=(ShardedParallel&&) = delete;
-  // If nothing is shared, the model's parameters have no elements afterwards.
+  // Ends the training. If nothing is shared, the model's parameters have no elements afterwards.
   ~ShardedParallel();
 
-  // unit->forward(arguments...). `unit`: a module that was named, by its own type. Its result may
-  // be tensors, and any vector, array, tuple, pair, optional or map of such (output_tensors.h).
-  // Tensors that need the unit's parameters in backward() must be reached through the result.
+  // Returns unit->forward(arguments...). All ranks must call it. `unit`: a module that was named,
+  // by its own type. Its result may be tensors, and any vector, array, tuple, pair, optional or map
+  // of such (output_tensors.h). Tensors that need the unit's parameters in backward() must be
+  // reached through the result.
   template <typename Unit, typename... Arguments>
   auto forward(Unit& unit, Arguments&&... arguments) {
     const std::size_t index = before_forward(*unit);
@@ -73,14 +75,14 @@ class ShardedParallel {
     return output;
   }
 
-  // By unit, this rank's part of its parameters, in a row: what the optimizer steps. One that
-  // treats each number alone ends as it would with whole parameters. A unit that no forward() of a
-  // pass has called has no gradient. Parameters that backward() did not come to count as zero.
+  // Returns by unit this rank's part of its parameters, in a row: the optimizer steps them. One
+  // that treats each number alone ends as it would with whole parameters. A unit that no forward()
+  // of a pass has called has no gradient. Parameters that backward() did not come to count as zero.
   const std::vector<at::Tensor>& shards() const;
 
-  // optimizer.step(), when all ranks have done with the parameters. All ranks must call it. A plain
-  // optimizer.step() would change them under the others: the next forward() throws then. Throws
-  // std::invalid_argument for an optimizer of the module's own parameters, which would step
+  // Calls optimizer.step() when all ranks have done with the parameters. All ranks must call it. A
+  // plain optimizer.step() would change them under the others: the next forward() throws then.
+  // Throws std::invalid_argument for an optimizer of the module's own parameters, which would step
   // nothing.
   template <typename Optimizer, typename... Arguments>
   void step(Optimizer& optimizer, Arguments&&... arguments) {
@@ -89,11 +91,11 @@ class ShardedParallel {
     end_step();
   }
 
-  // Parameters and buffers by name, as the model without shards has them: copies, at rank 0; the
-  // others get none. All ranks must call it, between passes.
+  // Returns parameters and buffers by name, as the model without shards has them. They are copies,
+  // at rank 0; the others get none. All ranks must call it, between passes.
   torch::OrderedDict<std::string, at::Tensor> full_state_dict();
 
-  // Whether all ranks read one copy of the parameters.
+  // Says whether all ranks read one copy of the parameters.
   bool shares_memory() const;
   // Returns the bytes that this rank has got from the others, parameters and gradients.
   std::uint64_t received_bytes();

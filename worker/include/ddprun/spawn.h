@@ -22,9 +22,10 @@
 
 namespace ddprun {
 
-// Why a rank did not end well. what() is one line with the rank and the reason.
+// The reason why a rank did not end well. what() is one line with the rank and the reason.
 class SpawnError : public std::runtime_error {
  public:
+  // Makes an error of one line. The rank ended with an exit code or by a signal.
   SpawnError(int rank, const std::string& reason, std::optional<int> exit_code,
              std::optional<int> signal)
       : std::runtime_error("rank " + std::to_string(rank) + ": " + reason),
@@ -32,7 +33,7 @@ class SpawnError : public std::runtime_error {
         exit_code_(exit_code),
         signal_(signal) {}
 
-  int rank() const { return rank_; }
+  int rank() const { return rank_; }                           // of those that were started
   std::optional<int> exit_code() const { return exit_code_; }  // if it exited by itself
   std::optional<int> signal() const { return signal_; }        // if a signal killed it
 
@@ -42,9 +43,10 @@ class SpawnError : public std::runtime_error {
   std::optional<int> signal_;
 };
 
-// More ranks in one host are a typing error.
+// The most ranks of one call: more in one host are a typing error.
 inline constexpr int kMaxSpawnedRanks = 100;
 
+// Options of spawn().
 struct SpawnOptions {
   Device device = Device::kCpu;  // kCuda: rank n takes GPU number n
   // The limit for each wait of the collective.
@@ -56,7 +58,7 @@ struct SpawnOptions {
   // With a file: which of `node_count` calls of spawn() this one is. All of them have the same
   // number of ranks. Rank n of this one is rank node_rank * ranks + n of all.
   int node_rank = 0;
-  int node_count = 1;
+  int node_count = 1;  // calls of spawn() that meet at the file
 };
 
 // Calls body() in each of `ranks` forked processes, with a collective of them all. The world

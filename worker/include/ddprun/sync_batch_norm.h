@@ -24,17 +24,19 @@
 
 namespace ddprun {
 
+// The module that SyncBatchNorm holds. See the head of this file.
 class SyncBatchNormImpl
     : public torch::nn::NormImplBase<2, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:
-  // `ranks` must outlive the module and the graphs of its outputs.
+  // Makes the module, with parameters of size (C). `ranks` must outlive it and the graphs of its
+  // outputs.
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options_of, Collective& ranks);
 
-  // `input`: (N, C) or (N, C, …), of a floating type, on the collective's device. N may be 0 on
-  // some ranks. The result has its size and type. Sums and averages are float64. Throws
-  // std::invalid_argument for an input of another shape. On CPU it throws on all ranks if all of
-  // them together have less than two values in a channel. The result cannot be differentiated
-  // twice.
+  // Normalises each channel. All ranks must call it while it trains. `input`: (N, C) or (N, C,
+  // …), of a floating type, on the collective's device. N may be 0 on some ranks. The result has
+  // its size and type. Sums and averages are float64. Throws std::invalid_argument for an input of
+  // another shape. On CPU it throws on all ranks if all of them together have less than two values
+  // in a channel. The result cannot be differentiated twice.
   at::Tensor forward(const at::Tensor& input);
 
   // Takes these parameters, and the memory of these buffers (mean, variance, batches), instead of
@@ -42,6 +44,7 @@ class SyncBatchNormImpl
   void share(const at::Tensor& shared_weight, const at::Tensor& shared_bias,
              const std::array<at::Tensor, 3>& buffers);
 
+  // Writes one line with the options.
   void pretty_print(std::ostream& stream) const override;
 
  private:

@@ -29,9 +29,10 @@
 
 namespace ddprun {
 
+// The operations on tensors. See the head of this file.
 class TensorCollective {
  public:
-  // An all-reduce that was launched. Give it to wait().
+  // An all-reduce that was launched. Only moved, never copied. Give it to wait().
   class Launched {
    public:
     Launched() = default;
@@ -60,32 +61,36 @@ class TensorCollective {
     std::uint32_t resets_ = 0;   // of the collective, at its launch
   };
 
-  // `ranks` must outlive this.
+  // Takes the ranks, which must outlive this. Sends nothing.
   explicit TensorCollective(Collective& ranks) : ranks_(ranks) {}
 
   // Reduces over all ranks, in place. The sum's order of additions is that of the gradients. A
   // large tensor travels in pieces: it needs no more than 128 MiB beside it.
   void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                   const OperationName& name = {});
-  // The same without waiting; needs the tensor's size once more. Until wait() nobody may touch the
-  // tensor; then it has the result. wait() does nothing the second time.
+  // Starts an all_reduce(); needs the tensor's size once more. Until wait() nobody may touch the
+  // tensor; then it has the result.
   Launched launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                              const OperationName& name = {});
+  // Waits until the tensor has its result. Does nothing the second time.
   void wait(Launched& launched);
 
-  // The tensors of all ranks, by rank. All must have the same type and sizes: else CollectiveError.
+  // Returns the tensors of all ranks, by rank: new ones. All must have the same type and sizes:
+  // else CollectiveError.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor, const OperationName& name = {});
 
-  // An all_reduce() of which each rank keeps a part. `tensor` has n rows for each rank. Rank r gets
-  // rows r·n … (r+1)·n - 1 of the result: sizes {n·ranks, …} become {n, …}.
+  // Makes an all_reduce() of which each rank keeps a part. `tensor` has n rows for each rank. Rank
+  // r gets rows r·n … (r+1)·n - 1 of the result: sizes {n·ranks, …} become {n, …}.
   at::Tensor reduce_scatter(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                             const OperationName& name = {});
 
   // Gives root's elements to all other ranks, in place.
   void broadcast(const at::Tensor& tensor, int root, const OperationName& name = {});
 
-  // From one rank to another; both return when all has been received.
+  // Sends to one rank, which must call receive(); the others call nothing. Returns when all has
+  // been received.
   void send(const at::Tensor& tensor, int to, const OperationName& name = {});
+  // Receives in place from one rank, which must call send() with as many bytes.
   void receive(const at::Tensor& tensor, int from, const OperationName& name = {});
 
  private:

@@ -41,64 +41,71 @@ namespace ddprun {
 
 // Bytes that this rank has got from the others, since it was made.
 struct ZeroTraffic {
-  std::uint64_t gradients = 0;  // only with reduce_scatter()
-  std::uint64_t parameters = 0;
+  std::uint64_t gradients = 0;   // only with reduce_scatter()
+  std::uint64_t parameters = 0;  // of steps
 };
 
 // The part of ZeroOptimizer that knows no optimizer. It knows whose parameter is whose, the memory
 // of the parameters, and the bytes that travel. One thread, at the same places on all ranks.
 class ZeroShards {
  public:
-  // All ranks must call it, with parameters of the same sizes and types: else std::runtime_error on
-  // all. `ranks` must outlive this.
+  // Deals the parameters to the ranks. All must call it, with parameters of the same sizes and
+  // types: else std::runtime_error on all. `ranks` must outlive this.
   ZeroShards(std::vector<std::vector<at::Tensor>> groups, Collective& ranks);
   ZeroShards(const ZeroShards&) = delete;
   ZeroShards& operator=(const ZeroShards&) = delete;
   ZeroShards(ZeroShards&&) = delete;
   ZeroShards& operator=(ZeroShards&&) = delete;
+  // Gives each rank its own parameters again, if they had one copy. Calls no other rank.
   ~ZeroShards();
 
-  // The parameters of this rank, by group, in the order of Python's local optimizers.
+  // Returns the parameters of a rank, by group, in the order of Python's local optimizers.
   std::vector<std::vector<at::Tensor>> owned_by(int rank) const;
   // Gives ranks that share memory one copy of the parameters. Returns the hook that sums each
   // bucket into the owners of its parameters. All ranks must call it.
   CommHook reduce_scatter();
-  // Before the owners step, and behind it. All ranks must call both.
+  // Waits until the owners may step. All ranks must call it, before they do.
   void begin_step();
+  // Gives the owners' parameters to all. All ranks must call it, behind the step.
   void share();
-  // Rank `to` gets the optimizers' states of all ranks as bytes, by rank; the others get none. All
-  // ranks must call it.
+  // Returns at rank `to` the optimizers' states of all ranks as bytes, by rank; the others get
+  // none. All ranks must call it.
   std::vector<std::string> gather_states(int to, const torch::optim::Optimizer& local) const;
   // Fills an optimizer from such bytes.
   static void load_state(const std::string& bytes, torch::optim::Optimizer& optimizer);
 
+  // Returns the ranks of the constructor.
   Collective& ranks() const;
+  // Returns the bytes so far, on this rank.
   ZeroTraffic traffic() const;
 
  private:
   std::unique_ptr<worker::Shards> shards_;
 };
 
-// See the top of this file. `Local`: the optimizer that each rank steps its parameters with.
+// An optimizer over all ranks. See the head of this file. `Local`: the optimizer that each rank
+// steps its parameters with.
 template <typename Local>
 class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
  public:
+  // Parameters with their options.
   using Group = torch::optim::OptimizerParamGroup;
 
-  // All ranks must call it, with the same parameters in the same order: else std::runtime_error on
-  // all of them. Moves the parameters into memory of the collective, which must outlive this; the
-  // tensors stay the same ones.
+  // Moves the parameters into memory of the collective, which must outlive this; the tensors stay
+  // the same ones. All ranks must call it, with the same parameters in the same order: else
+  // std::runtime_error on all of them.
   template <typename Options>
   ZeroOptimizer(const std::vector<Group>& groups, Collective& ranks, const Options& options)
       : Optimizer(groups, std::make_unique<Options>(options)),
         make_([options](std::vector<Group> of) { return Local(std::move(of), options); }),
         shards_(tensors_of(param_groups_), ranks),
         local_(make_(groups_of(ranks.rank()))) {}
+  // Does the same with one group.
   template <typename Options>
   ZeroOptimizer(std::vector<at::Tensor> parameters, Collective& ranks, const Options& options)
       : ZeroOptimizer({Group(std::move(parameters))}, ranks, options) {}
 
-  // Gradients of `parallel` are summed into the owners of their parameters, and nowhere else. After
+  // Sums gradients of `parallel` into the owners of their parameters, and nowhere else. After
   // backward() the `.grad` of this rank's parameters is the average. The others' is of no use. So
   // nothing that needs all gradients goes with it, like clipping by their norm. Passes that are
   // added up are made under NoSync, but for the last one. All parameters of `parallel` must be
@@ -128,13 +135,13 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
     return loss;
   }
 
-  // An optimizer of all parameters with these options, and no state: for load(), and for what
-  // consolidate() fills.
+  // Makes an optimizer of all parameters with these options, and no state: for load(), and for what
+  // consolidate() fills. This rank alone.
   Local unsharded() const { return make_(param_groups_); }
 
-  // The state of all ranks as that of one optimizer, at rank `to`: Python's consolidate_state_dict
-  // and state_dict. On the other ranks the result has no state. A copy: later steps do not change
-  // it. All ranks must call it.
+  // Returns the state of all ranks as that of one optimizer, at rank `to`: Python's
+  // consolidate_state_dict and state_dict. On the other ranks the result has no state. A copy:
+  // later steps do not change it. All ranks must call it.
   Local consolidate(int to = 0) {
     give_options(param_groups_, local_.param_groups());
     Local whole = unsharded();
@@ -161,16 +168,19 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
     }
   }
 
-  // These would see nothing of an optimizer that lies on several ranks.
+  // Throws std::logic_error: one rank has not the whole state. Save consolidate().
   void save(torch::serialize::OutputArchive& /*archive*/) const override { refuse_archive(); }
+  // Throws std::logic_error. Use the load() above.
   void load(torch::serialize::InputArchive& /*archive*/) override { refuse_archive(); }
 
-  // This rank's optimizer, of its own parameters.
+  // Returns this rank's optimizer, of its own parameters. It lives as long as this.
   const Local& local() const { return local_; }
+  // Returns the bytes so far, on this rank.
   ZeroTraffic traffic() const { return shards_.traffic(); }
 
-  // For Join, behind its DataParallel: a rank without batches steps its parameters with the others'
-  // average. (PyTorch's steps them with the gradients that the rank had last.)
+  // Returns the ranks of its sums. It is for Join, behind its DataParallel: a rank without batches
+  // steps its parameters with the others' average. (PyTorch's steps them with the gradients that
+  // the rank had last.)
   Collective& join_ranks() override { return shards_.ranks(); }
   void begin_join(JoinContext& context, bool leads) override {
     if (leads)
@@ -187,6 +197,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
   }
   void settle(int /*source*/) override {}
   void end_join() noexcept override { in_join_ = false; }
+  // Says whether it is in a Join.
   bool in_join() const { return in_join_; }
 
  private:
