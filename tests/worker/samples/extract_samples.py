@@ -20,30 +20,53 @@ INDENTED = re.compile(r"(?:^//   .*\n|^//\n(?=//   ))+", re.MULTILINE)
 
 PROGRAM = "README.md"
 # Header -> the parameters of the function that its sample becomes the body of.
-FRAGMENTS = {
-    "worker/include/ddprun/data_parallel.h": "ddprun::Process& process, const std::vector<Batch>& batches",
-    "worker/include/ddprun/process.h": "Net net",
-}
+FRAGMENTS = {f"worker/include/ddprun/{header}.h": parameters for header, parameters in {
+    "checkpoint": "Net net, SGD& optimizer, Collective& ranks, DataParallel& parallel, int epoch, bool best",
+    "comm_hook": "DataParallel& parallel",
+    "data_loader": "const TensorDataset& dataset, Collective& ranks, int epochs, Train train",
+    "data_parallel": "ddprun::Process& process, const std::vector<Batch>& batches",
+    "join": "Net net, DataParallel& parallel, ZeroOptimizer<SGD>& optimizer, Loss loss, const std::vector<Batch>& batches",
+    "metrics": "Collective& ranks, double batch_loss, double right, double samples",
+    "process": "Net net",
+    "replicas": "Net net, const torch::Tensor& images, const torch::Tensor& labels, SGD& optimizer",
+    "sync_batch_norm": "ddprun::Process& process, torch::nn::Sequential sequential",
+    "tensor_collective": "ddprun::Process& process, const torch::Tensor& largest",
+}.items()}
 PROLOGUE = """
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdio>
+#include <functional>
 #include <utility>
 #include <vector>
 
+#include <ddprun/checkpoint.h>
 #include <ddprun/data_parallel.h>
+#include <ddprun/metrics.h>
 #include <ddprun/process.h>
+#include <ddprun/replicas.h>
+#include <ddprun/sync_batch_norm.h>
+#include <ddprun/tensor_collective.h>
+#include <ddprun/tensor_dataset.h>
+#include <ddprun/zero_optimizer.h>
 
 namespace samples {
 
-struct NetImpl : torch::nn::Module {
+using namespace ddprun;
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  NetImpl() { reset(); }
+  void reset() override { layer = register_module("layer", torch::nn::Linear(784, 10)); }
   torch::Tensor forward(const torch::Tensor& images) { return torch::log_softmax(layer(images), 1); }
-  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(784, 10));
+  torch::nn::Linear layer = nullptr;
 };
 TORCH_MODULE(Net);
 
 using Batch = std::pair<torch::Tensor, torch::Tensor>;
+using Loss = std::function<torch::Tensor(torch::Tensor, torch::Tensor)>;
+using Train = std::function<void(TensorBatch&)>;
 """
 
 
