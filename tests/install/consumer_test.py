@@ -59,8 +59,9 @@ class Consumer(FolderTest):
         self.assertLessEqual(len(headers), 22)
 
         def compile_alone(header):
+            source = self.file(f"alone_{header.stem}.cc", f"#include <{header}>\n")
             run("c++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", self.prefix / "include", "-isystem", torch,
-                "-isystem", torch / "torch/csrc/api/include", "-x", "c++", self.prefix / "include" / header)
+                "-isystem", torch / "torch/csrc/api/include", source)
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(compile_alone, headers))
