@@ -12,7 +12,6 @@
 #include "rendezvous/control/codec.h"
 #include "rendezvous/grpc/codec.h"
 #include "tests/fuzz/script_input.h"
-#include "worker/checkpoint/storage.h"
 
 namespace ddprun::rendezvous {
 namespace {

@@ -5,8 +5,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "worker/checkpoint/storage.h"
-
 namespace ddprun::fuzz {
 
 using store::ConnectionId;

@@ -17,7 +17,6 @@
 #include "store/limits.h"
 #include "store/table.h"
 #include "store/wire.h"
-#include "worker/checkpoint/storage.h"
 
 namespace ddprun::fuzz {
 
