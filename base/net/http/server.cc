@@ -91,6 +91,20 @@ asio::awaitable<void> linger(SharedConnection connection) {
   }
 }
 
+// Reads the head of one request. Beast limits each piece of a head that comes in several, so the
+// bytes of the whole are counted here.
+asio::awaitable<beast::error_code> read_head(SharedConnection connection, Parser& parser,
+                                             std::size_t limit) {
+  for (std::size_t all = 0; !parser.is_header_done();) {
+    const auto [failed, bytes] =
+        co_await wire::async_read_some(connection->stream, connection->buffer, parser, kAsTuple);
+    if (failed) co_return failed;
+    all += bytes;
+    if (all > limit) co_return wire::error::header_limit;
+  }
+  co_return beast::error_code();
+}
+
 // Waits for the next request of a connection, with the time that lies between two. False: none
 // came.
 asio::awaitable<bool> hears_more(SharedConnection connection, std::chrono::milliseconds limit) {
@@ -198,8 +212,7 @@ asio::awaitable<bool> Server::State::serve_one(std::shared_ptr<State> self,
   parser.header_limit(static_cast<std::uint32_t>(self->limits.head_bytes));
   parser.body_limit(boost::none);  // no body is ever read
   connection->stream.expires_after(self->limits.head);
-  const auto [failed, bytes] =
-      co_await wire::async_read_header(connection->stream, connection->buffer, parser, kAsTuple);
+  const auto failed = co_await read_head(connection, parser, self->limits.head_bytes);
   // After the end of the server no page may be made: what it tells of may be gone.
   if (self->is_closed) co_return false;
   if (failed && !is_too_long(failed) && !is_nonsense(failed)) co_return false;
