@@ -55,7 +55,8 @@ def runs_program(pid, program):
 
 
 def pss_kib(pid):
-    """Its memory; what it shares with others counts in part (proc_pid_smaps(5), Pss). 0 for one that has ended."""
+    """Its memory; what it shares with others counts in part (proc_pid_smaps(5), Pss). 0 for one
+    that has ended."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             return next((int(line.split()[1]) for line in file if line.startswith("Pss:")), 0)

@@ -33,8 +33,8 @@ while True:
     time.sleep(float(os.environ["BENCH_PAUSE"]))
 """
 
-# The same under torchft, where each rank is a job of its own. A survivor goes on alone meanwhile: what counts is its first step
-# with all ranks.
+# The same under torchft, where each rank is a job of its own. A survivor goes on alone meanwhile:
+# what counts is its first step with all ranks.
 TRAIN_TORCHFT = """
 import os, time
 said = os.open(os.environ["BENCH_REPORTS"], os.O_WRONLY)
@@ -99,7 +99,8 @@ def end_all(job):
 
 @contextlib.contextmanager
 def started(launcher, ddprun, ranks, restarts, reports, variables):
-    """The job. Its script, its logs and `reports`, a named pipe that its workers write to, are in one folder."""
+    """The job. Its script, its logs and `reports`, a named pipe that its workers write to, are in
+    one folder."""
     script = os.path.join(os.path.dirname(reports), "train.py")
     with open(script, "w") as file:
         file.write(TRAIN_TORCHFT if launcher == "torchft" else TRAIN)

@@ -9,7 +9,8 @@ foreach(_package IN LISTS CPACK_COMPONENTS_ALL)
   execute_process(COMMAND gzip -9nf "${_doc}/changelog" ${_pages} COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
 
-# The programs hold the code of these libraries, whose licenses must come with it. Boost's license does not ask for that.
+# The programs hold the code of these libraries, whose licenses must come with it. Boost's license
+# does not ask for that.
 set(_notices "${CPACK_TEMPORARY_DIRECTORY}/ddprun/usr/share/doc/ddprun/linked-libraries")
 file(WRITE "${_notices}" "The programs are linked statically with these libraries, as Debian has them.\n")
 foreach(_library libgrpc libprotobuf libabsl libc-ares libre2 libssl zlib1g libfmt nlohmann-json3 libjemalloc libc6 libstdc++-${CPACK_DDPRUN_GCC})

@@ -18,7 +18,8 @@ foreach(_name IN LISTS _names)
   install(FILES "${PROJECT_BINARY_DIR}/share/${_name}.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT ddprun)
 endforeach()
 
-# The unit starts the program that is installed beside it, and is started by nobody but the administrator.
+# The unit starts the program that is installed beside it, and is started by nobody but the
+# administrator.
 set(_unit "${PROJECT_BINARY_DIR}/share/ddprund.service")
 install(CODE "
   file(READ \"${PROJECT_SOURCE_DIR}/daemon/ddprund.service\" _text)

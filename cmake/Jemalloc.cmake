@@ -1,4 +1,5 @@
-# ddprun::jemalloc: Debian's jemalloc, linked statically in place of glibc's malloc. A sanitizer has a malloc of its own.
+# ddprun::jemalloc: Debian's jemalloc, linked statically in place of glibc's malloc. A sanitizer has
+# a malloc of its own.
 add_library(ddprun_jemalloc INTERFACE)
 add_library(ddprun::jemalloc ALIAS ddprun_jemalloc)
 if(NOT DDPRUN_SANITIZE)

@@ -1,5 +1,6 @@
-# Two Debian packages of what Install.cmake installs; `cmake --build build --target packages` puts them into build/packages.
-# `ddprun` is static: it depends on nothing and suits any release of Debian. `ddprun-dev` suits the release that it was built on.
+# Two Debian packages of what Install.cmake installs; `cmake --build build --target packages` puts
+# them into build/packages. `ddprun` is static: it depends on nothing and suits any release of
+# Debian. `ddprun-dev` suits the release that it was built on.
 set(DDPRUN_MAINTAINER "The ddprun developers <ddprun@debian.example.net>" CACHE STRING "The maintainer that the Debian packages name")
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "${DDPRUN_MAINTAINER}")

@@ -22,7 +22,8 @@ if(DDPRUN_SANITIZE)
   add_link_options(-fsanitize=${DDPRUN_SANITIZE})
 endif()
 if(DDPRUN_BUILD_FUZZERS)
-  # Every finding ends the fuzzer. Clang 14 cannot emit what -fsanitize=function puts in front of a coroutine's parts.
+  # Every finding ends the fuzzer. Clang 14 cannot emit what -fsanitize=function puts in front of a
+  # coroutine's parts.
   add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-recover=all -fno-sanitize=function)
 endif()
 
@@ -37,7 +38,8 @@ target_compile_options(ddprun_flags INTERFACE
   # A designated initializer names what it sets; what it leaves out has its default on purpose.
   $<BUILD_INTERFACE:-Wno-missing-field-initializers>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # The fuzzers' build (tests/fuzz). GCC's warnings are the ones that are held; Clang does not know all of their names.
+  # The fuzzers' build (tests/fuzz). GCC's warnings are the ones that are held; Clang does not know
+  # all of their names.
   target_compile_options(ddprun_flags INTERFACE $<BUILD_INTERFACE:-Wno-unknown-warning-option> $<BUILD_INTERFACE:-Wno-error>)
 endif()
 if(DDPRUN_SANITIZE)

@@ -26,7 +26,8 @@ if(TARGET ddprun::nccl_headers AND EXISTS "${DDPRUN_TORCH_DIR}/lib/libtorch_cuda
   add_library(ddprun::nccl ALIAS ddprun_nccl)
   target_link_options(ddprun_nccl INTERFACE
     "-Wl,-rpath,${ddprun_nvidia_dir}/nccl/lib:${ddprun_nvidia_dir}/cu13/lib")
-  # libtorch_cuda registers its kernels in static constructors: without --no-as-needed the linker would drop it.
+  # libtorch_cuda registers its kernels in static constructors: without --no-as-needed the linker
+  # would drop it.
   target_link_libraries(ddprun_nccl INTERFACE ddprun_torch ddprun_nccl_headers
     "-Wl,--no-as-needed" "${DDPRUN_TORCH_DIR}/lib/libtorch_cuda.so" "-Wl,--as-needed"
     "${DDPRUN_TORCH_DIR}/lib/libc10_cuda.so"

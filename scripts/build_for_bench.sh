@@ -17,7 +17,8 @@ give_up() {
   exit 2
 }
 
-# -n is ninja's: it says what there is to do. It fails where nothing is configured, or a build without the engine.
+# -n is ninja's: it says what there is to do. It fails where nothing is configured, or a build
+# without the engine.
 known=1
 to_do=$(cmake --build build --target "$@" -- -n 2>&1) || known=0
 [[ $to_do != *"no work to do"* ]] || exit 0

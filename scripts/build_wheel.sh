@@ -2,7 +2,9 @@
 # Makes the wheel from a built tree, in a few seconds: out/wheel/ddprun-VERSION-….whl, whose name
 # is the last line printed. Its tools from PyPI lie in .venv-wheel/, made by the first call.
 #
-#   scripts/build_wheel.sh [FOLDER]     FOLDER: where the wheel goes. DDPRUN names the program (default build/bin/ddprun)
+#   scripts/build_wheel.sh [FOLDER]
+#
+# The wheel goes into FOLDER. DDPRUN names the program (default build/bin/ddprun).
 #   scripts/build_wheel.sh --tools      only .venv-wheel/
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

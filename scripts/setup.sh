@@ -5,7 +5,8 @@
 #
 #   scripts/setup.sh [--launcher-only] [--tests [--first]] [--fuzzers]
 #
-# --first: only what building needs. The environments of the tests come with a second call, while the first build runs.
+# --first: only what building needs. The environments of the tests come with a second call, while
+# the first build runs.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/common.sh
@@ -19,7 +20,8 @@ packages=(
 engine_packages=(python3 python3-venv libdeflate-dev libturbojpeg0-dev libpng-dev)
 test_packages=(libgtest-dev libdeflate-dev libturbojpeg0-dev libpng-dev clang-format doxygen clang-tidy iproute2 nftables procps
   python3 python3-jsonschema python3-prometheus-client openssl etcd-server
-  # Schedulers (tests/schedulers), and what reads packages, pages and completions, and clean systems to try them on (tests/install).
+  # Schedulers (tests/schedulers), and what reads packages, pages and completions, and clean systems
+  # to try them on (tests/install).
   slurm-wlm openmpi-bin mpich lintian man-db groff mandoc bash-completion zsh fish debootstrap)
 fuzzer_packages=(clang-14 libclang-rt-14-dev)  # libFuzzer and the sanitizers' runtimes
 
@@ -56,7 +58,8 @@ apt_get() {
 
 install_packages() {
   local installed
-  # dpkg-query exits non-zero when it does not know one of the names; those are just not in the list then.
+  # dpkg-query exits non-zero when it does not know one of the names; those are just not in the list
+  # then.
   installed=$(dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' "${packages[@]}" 2>/dev/null || true)
   missing=()
   for package in "${packages[@]}"; do
@@ -73,7 +76,8 @@ install_packages() {
   fi
 }
 
-# The tests start an etcd of their own. Debian's package starts one and has it start at boot, on the ports that everybody knows.
+# The tests start an etcd of their own. Debian's package starts one and has it start at boot, on the
+# ports that everybody knows.
 without_etcd_service() {
   [[ " ${missing[*]} " == *" etcd-server "* ]] || return 0
   if [[ -d /run/systemd/system ]]; then
@@ -105,11 +109,12 @@ install_python_packages() {
     -r "$root/scripts/requirements.txt"
 }
 
-# accelerate, transformers, Lightning and timm, for tests/trainers and tests/worker/checkpoint. They run on the PyTorch of .venv: a second one would take gigabytes and
-# minutes. Its site-packages come last on their path, by a .pth file. So pip installs beside it,
-# never into it. A pin that .venv has already counts as installed. `python -m venv` is .venv's own,
-# since both must be one Python; pip is .venv's too. A failure is no reason to stop: without this
-# environment those tests are skipped, and say why.
+# accelerate, transformers, Lightning and timm, for tests/trainers and tests/worker/checkpoint. They
+# run on the PyTorch of .venv: a second one would take gigabytes and minutes. Its site-packages come
+# last on their path, by a .pth file. So pip installs beside it, never into it. A pin that .venv has
+# already counts as installed. `python -m venv` is .venv's own, since both must be one Python; pip
+# is .venv's too. A failure is no reason to stop: without this environment those tests are skipped,
+# and say why.
 install_trainers() {
   local venv=$root/.venv-trainers requirements=$root/scripts/trainers-requirements.txt
   if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi
@@ -121,8 +126,9 @@ install_trainers() {
     step "trainers not installed (whole output: $log_folder/pip-trainers.log); tests/trainers will be skipped"
 }
 
-# Kubernetes' schemas and Kubeflow's models, for the manifests in examples/kubernetes. Not in .venv, whose packages are those of PyTorch.
-# A failure is no reason to stop: those tests are skipped then, and say why.
+# Kubernetes' schemas and Kubeflow's models, for the manifests in examples/kubernetes. Not in .venv,
+# whose packages are those of PyTorch. A failure is no reason to stop: those tests are skipped then,
+# and say why.
 install_manifest_models() {
   local venv=$root/.venv-manifests requirements=$root/scripts/manifests-requirements.txt
   if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi

@@ -27,12 +27,14 @@ LINE_CHARACTERS = 500  # of one of them
 JUDGED = re.compile(r"\bFAILED\b")
 SANITIZER_REPORT = re.compile(r"(ERROR|WARNING): (Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ")
 
-# How ctest marks a test that skipped itself. Any other test that did not run (no program, no fixture) failed.
+# How ctest marks a test that skipped itself. Any other test that did not run (no program, no
+# fixture) failed.
 SELF_SKIPPED = ("SKIP_REGULAR_EXPRESSION_MATCHED", "SKIP_RETURN_CODE=")
 
 
 def skip_reason(case):
-    """GoogleTest prints `file:line: Skipped` and the reason below it; a script's last line is its reason."""
+    """GoogleTest prints `file:line: Skipped` and the reason below it; a script's last line is its
+    reason."""
     lines = [line.strip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
     for number, line in enumerate(lines[:-1]):
         if line.endswith(": Skipped"):
@@ -82,7 +84,8 @@ def cases_of(path):
 
 
 def passed_again(path):
-    """The names of the tests that passed when they ran once more; none where there was no such run."""
+    """The names of the tests that passed when they ran once more; none where there was no such
+    run."""
     try:
         return {case.get("name") for case in cases_of(path) if outcome(case)[0] == "passed"}
     except (OSError, ElementTree.ParseError):
@@ -123,7 +126,8 @@ def main(arguments):
     for name, found in results_of.items():
         engines = [result for result in found if is_engines(result[1])]
         print(f"{name}: {counts_of(found)[0]}; of the engine: {counts_of(engines)[0]}")
-    # Once more, without what they printed: whoever keeps only the end of a log still learns which ones they are.
+    # Once more, without what they printed: whoever keeps only the end of a log still learns which
+    # ones they are.
     for test in tests_that("unsteady", results):
         print(f"unsteady: {test}: it failed at first, and passed when it ran alone")
     for test in tests_that("failed", results):

@@ -1,7 +1,8 @@
 """The facts about the wheel that hatchling needs beside pyproject.toml: the program, and where it
 runs.
 
-DDPRUN names the program (default build/bin/ddprun). It is static, so one wheel fits each libc and each Python.
+DDPRUN names the program (default build/bin/ddprun). It is static, so one wheel fits each libc and
+each Python.
 """
 
 import os

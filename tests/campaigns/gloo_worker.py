@@ -1,7 +1,7 @@
 """One of two ranks of a Gloo job. Rank 1 dies in attempt 0 and is three seconds late in attempt 1.
 
-gloo_worker.py FILE: appends "ATTEMPT RANK WORD" to FILE when it starts and when it is done. CLEAN is
-what FILE then says, sorted, where the restart met nothing of the attempt before.
+gloo_worker.py FILE: appends "ATTEMPT RANK WORD" to FILE when it starts and when it is done. CLEAN
+is what FILE then says, sorted, where the restart met nothing of the attempt before.
 """
 
 import datetime

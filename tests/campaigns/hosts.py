@@ -1,4 +1,5 @@
-"""Hosts in network namespaces at one switch, for campaigns, and what runs on them: members of etcd, daemons. Needs root, ip(8) and nft(8)."""
+"""Hosts in network namespaces at one switch, for campaigns, and what runs on them: members of etcd,
+daemons. Needs root, ip(8) and nft(8)."""
 
 import atexit
 import base64
@@ -115,7 +116,8 @@ class Etcd:
         if not shutil.which("etcd"):
             skip("etcd is not installed (Debian's etcd-server)")
         self.network = network
-        self.folder = tempfile.TemporaryDirectory(prefix="ddprun_etcd_", dir="/dev/shm")  # its syncs take long on a busy disk
+        # Its syncs take long on a busy disk.
+        self.folder = tempfile.TemporaryDirectory(prefix="ddprun_etcd_", dir="/dev/shm")
         self.members = [None] * self.MEMBERS
         for number in range(self.MEMBERS):
             self.start(number)

@@ -20,7 +20,8 @@ BIN = pathlib.Path(DDPRUN).parent
 TWINS = support.ROOT / "examples" / "pytorch"
 DATA = support.ROOT / "examples" / "data"
 END = r"weights=[0-9a-f]{16}\naccuracy=[01]\.\d{4}\n$"
-LONGEST_S = max(60, float(os.environ.get("DDPRUN_TEST_DEADLINE", 0)))  # that a run of an example may take on its synthetic set
+# That a run of an example may take on its synthetic set.
+LONGEST_S = max(60, float(os.environ.get("DDPRUN_TEST_DEADLINE", 0)))
 WORKERS = 1, 2, 4  # each example runs with each of these: tests/house/examples_page_test.py
 
 sys.path.insert(0, str(support.ROOT / "tests" / "jobs"))
@@ -101,7 +102,8 @@ class Updates(Example):
     def test_counts_what_the_formulas_say(self):
         for workers in (2, 3, 4, 5, 6):
             output = self.ours(workers, "updates", "--steps=20", "--hidden=62", "--largest=240", "--times=3", "--curves", self.folder / "c.csv")
-            size = 1980 * 4  # 20 x 62 + 62 + 62 x 10 + 10 = 1,932 numbers, padded to a multiple of 60
+            # 20 x 62 + 62 + 62 x 10 + 10 = 1,932 numbers, padded to a multiple of 60
+            size = 1980 * 4
             server, ring = 2 * (workers - 1) * size, 2 * size * (workers - 1) // workers
             self.assertEqual(output.count(f"rank 0 sends and receives 2(N-1)K: {server} bytes a step = {server}\n"), 2, output)
             for verb in ("sends", "receives"):

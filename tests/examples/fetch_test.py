@@ -1,4 +1,5 @@
-"""examples/data/fetch against a server of our own: sums, archives, and what goes wrong. Only the standard library."""
+"""examples/data/fetch against a server of our own: sums, archives, and what goes wrong. Only the
+standard library."""
 
 import functools
 import hashlib

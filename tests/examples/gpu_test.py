@@ -1,4 +1,5 @@
-"""Each example that trains, on one GPU, with a set that is made for the test. Skipped where there is no GPU.
+"""Each example that trains, on one GPU, with a set that is made for the test. Skipped where there
+is no GPU.
 
 The losses are those of the CPU but for rounding, where a net has no dropout and few layers.
 """

@@ -1,6 +1,8 @@
-"""The manifests of examples/kubernetes/ against Kubernetes' own schemas and Kubeflow's Python models, and what all of them must have.
+"""The manifests of examples/kubernetes/ against Kubernetes' own schemas and Kubeflow's Python
+models, and what all of them must have.
 
-They run in .venv-manifests/, which scripts/setup.sh --tests makes, or in the Python that DDPRUN_MANIFESTS_PYTHON names.
+They run in .venv-manifests/, which scripts/setup.sh --tests makes, or in the Python that
+DDPRUN_MANIFESTS_PYTHON names.
 """
 
 import copy
@@ -49,7 +51,8 @@ if not WHY:
 
 
 def known_of(model, document, path=""):
-    """Raises ValueError for a key that a generated model of Kubeflow's does not have. Two generators made them: pydantic and swagger."""
+    """Raises ValueError for a key that a generated model of Kubeflow's does not have. Two
+    generators made them: pydantic and swagger."""
     if hasattr(model, "model_fields"):
         fields = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
     else:
@@ -72,7 +75,8 @@ def is_map(kind):
 
 
 def inner_model(kind):
-    """The model in Optional[List[Model]], `list[Model]` or `dict(str, Model)`; None for a plain value."""
+    """The model in Optional[List[Model]], `list[Model]` or `dict(str, Model)`; None for a plain
+    value."""
     text = str(kind)
     if "PodTemplateSpec" in text:
         return "pod"
@@ -93,7 +97,8 @@ def pod_of(template):
 
 
 def check(document):
-    """Raises an exception for a document that the cluster would refuse, or whose words it would not know."""
+    """Raises an exception for a document that the cluster would refuse, or whose words it would not
+    know."""
     models = {"JobSet": ("jobset.x-k8s.io/v1alpha2", lambda: trainer.JobsetV1alpha2JobSet),
               "TrainJob": ("trainer.kubeflow.org/v1alpha1", lambda: trainer.TrainerV1alpha1TrainJob),
               "TrainingRuntime": ("trainer.kubeflow.org/v1alpha1", lambda: trainer.TrainerV1alpha1TrainingRuntime),
@@ -217,7 +222,8 @@ class Manifests(unittest.TestCase):
                     continue
                 rule, = job["podFailurePolicy"]["rules"]
                 self.assertEqual(rule, {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [122]}}, name)
-                self.assertEqual(job["template"]["spec"]["restartPolicy"], "Never")  # such a policy asks for it
+                # Such a policy asks for it.
+                self.assertEqual(job["template"]["spec"]["restartPolicy"], "Never")
         self.assertEqual(len(seen), 4)
 
     def test_ddprun_knows_the_flags(self):

@@ -21,7 +21,8 @@ ONE_WORKER = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTE
 
 
 def run_pytorch(*command, abort_code=1, **changes):
-    """support.run() of a PyTorch script. A run that PyTorch aborts at its exit, and no other, is said and repeated."""
+    """support.run() of a PyTorch script. A run that PyTorch aborts at its exit, and no other, is
+    said and repeated."""
     for _ in range(pytorch_exit.RUNS_WITH_ABORTS):
         done = support.run(*command, **changes)
         if not pytorch_exit.aborted(done.returncode, done.stderr, abort_code):
@@ -36,7 +37,8 @@ class MnistEqualsPyTorch(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        digits.write_subset(folder.name, train=650, held_out=77)  # odd: the last batch is short, a share is padded
+        # Odd: the last batch is short, a share is padded.
+        digits.write_subset(folder.name, train=650, held_out=77)
         self.flags = ["--data", folder.name, "--epochs=2"]
 
     def assert_same_end(self, ours, theirs):

@@ -1,4 +1,5 @@
-"""The engine on several hosts: two agents on this host, which share nothing but loopback, stand for them."""
+"""The engine on several hosts: two agents on this host, which share nothing but loopback, stand for
+them."""
 
 import os
 import socket

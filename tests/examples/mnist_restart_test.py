@@ -1,7 +1,8 @@
 """A worker of mnist is killed in epoch 2. The job goes on from its checkpoint and ends with the
 weights of an undisturbed run.
 
-DDPRUN and MNIST name the programs. The launcher may be any that takes torchrun's flags: DDPRUN=.venv/bin/torchrun works.
+DDPRUN and MNIST name the programs. The launcher may be any that takes torchrun's flags:
+DDPRUN=.venv/bin/torchrun works.
 """
 
 import os
@@ -46,7 +47,8 @@ class MnistRestart(unittest.TestCase):
         digits.write_subset(folder.name, train=1200, held_out=100)
 
     def run_job(self, name, kill_rank=None, program=support.MNIST):
-        """The job's stdout; it must succeed. `kill_rank` gets SIGKILL at the first line of epoch 2."""
+        """The job's stdout; it must succeed. `kill_rank` gets SIGKILL at the first line of epoch
+        2."""
         flags = ["--epochs=3", "--data", self.folder, "--checkpoint", self.folder / f"{name}.pt"]
         job = f"{os.getpid()}-{name}"
         with tempfile.TemporaryFile() as errors, subprocess.Popen(
@@ -79,7 +81,8 @@ class MnistRestart(unittest.TestCase):
         return "".join(lines)
 
     def test_standbys_take_over(self):
-        """They wait in bootstrap(); when a worker is killed they are the workers of the next attempt."""
+        """They wait in bootstrap(); when a worker is killed they are the workers of the next
+        attempt."""
         job = f"{os.getpid()}-standby"
         flags = ["--epochs=100000", "--data", self.folder]
         with subprocess.Popen([str(word) for word in [*LAUNCH, support.MNIST, *flags]], stdout=subprocess.DEVNULL,

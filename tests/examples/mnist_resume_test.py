@@ -39,7 +39,8 @@ class MnistResume(unittest.TestCase):
         return done.stdout
 
     def kill_after(self, epoch, workers, checkpoint, *more):
-        """Kills the whole job once the checkpoint of the epoch is there. The epoch after which it was."""
+        """Kills the whole job once the checkpoint of the epoch is there. The epoch after which it
+        was."""
         with subprocess.Popen(self.command(workers, checkpoint, *more), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                               text=True, env=support.environment(), start_new_session=True) as job:
             for line in job.stdout:
@@ -50,7 +51,8 @@ class MnistResume(unittest.TestCase):
         self.fail(f"no epoch after {epoch - 1}")
 
     def check_resumed_after_every_epoch(self, workers, start=None):
-        """One run, killed after each of its epochs and resumed each time, beside an undisturbed one."""
+        """One run, killed after each of its epochs and resumed each time, beside an undisturbed
+        one."""
         def path(name):
             target = self.folder / f"{workers}-{name}.pt"
             if start is not None:

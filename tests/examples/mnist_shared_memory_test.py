@@ -57,7 +57,8 @@ class MnistSharedMemory(unittest.TestCase):
                 done = with_memory_left(kib, self.folder, *JOB, *self.data)
                 self.assertEqual(done.returncode, 1, done.stderr)
                 said = [line for line in done.stderr.splitlines()
-                        if "shared memory" in line and not line.startswith(" ")]  # quoted in the report
+                        # Quoted in the report.
+                        if "shared memory" in line and not line.startswith(" ")]
                 self.assertEqual(len(said), 1, done.stderr)
                 self.assertRegex(said[0], rf"\d+ MiB of shared memory needed for {purpose}, {kib >> 10} MiB of memory are left: ")
                 self.assertNotIn("mnist: ", done.stderr)
@@ -70,7 +71,8 @@ class MnistSharedMemory(unittest.TestCase):
 
 
 class ResNet(unittest.TestCase):
-    """The program of bench/step takes its orders from one file a rank, and answers in another one."""
+    """The program of bench/step takes its orders from one file a rank, and answers in another
+    one."""
 
     def losses(self, ranks, *mounted):
         """By rank, of the third step."""

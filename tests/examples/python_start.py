@@ -7,7 +7,8 @@ import subprocess
 
 TWINS = pathlib.Path(__file__).resolve().parents[2] / "examples" / "pytorch"
 DEADLINE_S = 120
-# Saves what a training of one step leaves, as after an epoch. Its keys begin with module., as those of a DistributedDataParallel.
+# Saves what a training of one step leaves, as after an epoch. Its keys begin with module., as those
+# of a DistributedDataParallel.
 SCRIPT = """
 import sys, torch
 from torch import nn
@@ -31,7 +32,8 @@ EXAMPLES = {"mnist": (MNIST_NET, "torch.randn(8, 1, 28, 28)", "0"), "cifar10": (
 
 
 def write(python, example, path, width=64):
-    """`python` has torch; `width` is cifar10's --width. Raises AssertionError with what Python says where it fails."""
+    """`python` has torch; `width` is cifar10's --width. Raises AssertionError with what Python says
+    where it fails."""
     net, inputs, decay = EXAMPLES[example]
     script = SCRIPT.replace("NET", net).replace("INPUTS", inputs).replace("DECAY", decay).replace("WIDTH", str(width))
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}

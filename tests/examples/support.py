@@ -12,7 +12,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MNIST = os.environ.get("MNIST", str(ROOT / "build" / "bin" / "mnist"))
-DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "120"))  # seconds until a run counts as hung
+# Seconds until a run counts as hung.
+DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "120"))
 
 
 def environment(**changes):
@@ -26,7 +27,8 @@ def environment(**changes):
 
 
 def run(*command, deadline=DEADLINE, **changes):
-    """The finished process, with its text as it came (carriage returns too); `changes` are environment variables."""
+    """The finished process, with its text as it came (carriage returns too); `changes` are
+    environment variables."""
     done = subprocess.run([str(word) for word in command], env=environment(**changes), capture_output=True,
                           timeout=deadline, check=False)
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
@@ -43,7 +45,8 @@ def value_of(name, output):
 
 @functools.cache
 def python_with_torch():
-    """The interpreter to run PyTorch scripts with, or None. PyTorch is looked for and not imported, which takes seconds."""
+    """The interpreter to run PyTorch scripts with, or None. PyTorch is looked for and not imported,
+    which takes seconds."""
     for python in (str(ROOT / ".venv" / "bin" / "python"), sys.executable):
         if os.path.exists(python) and run(python, "-c", "import importlib.util as u; assert u.find_spec('torch')").returncode == 0:
             return python
@@ -51,7 +54,8 @@ def python_with_torch():
 
 
 def run_tests():
-    """unittest.main() for one test a process: exit code 77 and the reason as the last line where it was skipped."""
+    """unittest.main() for one test a process: exit code 77 and the reason as the last line where it
+    was skipped."""
     result = unittest.main(verbosity=2, exit=False).result
     for _, reason in result.skipped:
         print(reason)

@@ -55,7 +55,8 @@ HEADER = [
     ("", ""),
     ("}  // namespace bells", "}  // namespace bells"),
 ]
-OPEN_CODE = "///   ring(2); @endcode"  # The sample ends with the comment: no line is left for the mark.
+# The sample ends with the comment: no line is left for the mark.
+OPEN_CODE = "///   ring(2); @endcode"
 
 
 def reference(folder):

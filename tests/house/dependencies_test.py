@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Holds the direction of dependencies: who may include whom, and what the built programs load.
 
-LibTorch carries a Protobuf of its own, of another release than gRPC's: the two must never meet in one process. The table is here;
-docs/architecture.md says what each room knows. DDPRUN_BIN names the folder of the built programs (default build/bin).
+LibTorch carries a Protobuf of its own, of another release than gRPC's: the two must never meet in
+one process. The table is here; docs/architecture.md says what each room knows. DDPRUN_BIN names the
+folder of the built programs (default build/bin).
 """
 
 import os
@@ -84,7 +85,8 @@ for _room in (*WORKER, "examples", "bench"):
     MAY_INCLUDE[_room].add(FACE)
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
-MAY_USE_GRPC = {"rendezvous/grpc", "rendezvous/election", "rendezvous/trust", "rendezvous/control"}  # the edges of its network; nobody else sees a grpc::Status
+# The edges of its network; nobody else sees a grpc::Status.
+MAY_USE_GRPC = {"rendezvous/grpc", "rendezvous/election", "rendezvous/trust", "rendezvous/control"}
 MAY_USE_TORCH = {*WORKER, FACE, "examples", "bench"} - {
     "worker/collective/core", "worker/collective/kernels", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical",
     "worker/startup/init_method", "worker/training/join"}

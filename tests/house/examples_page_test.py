@@ -43,7 +43,8 @@ def numbers_of(node, given):
 
 
 def workers_of_examples(source):
-    """{example: the numbers of workers that ours(workers, example) starts}, also by a helper that takes the example's name.
+    """{example: the numbers of workers that ours(workers, example) starts}, also by a helper that
+    takes the example's name.
 
     Runs that must fail, with `code=`, do not count.
     """

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every fuzzer has inputs to begin with, and a bug that it was seen to find; the inputs stay small."""
+"""Every fuzzer has inputs to begin with, and a bug that it was seen to find; the inputs stay
+small."""
 
 import re
 import unittest

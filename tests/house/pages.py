@@ -1,6 +1,8 @@
-"""Pages of docs/ that name tests: their tables, and the tests that there are. Only the standard library.
+"""Pages of docs/ that name tests: their tables, and the tests that there are. Only the standard
+library.
 
-A test is named as `file:test_name`, of C++ as `file:Suite.Name`, a line of the comparison with torchrun as `contract:line name`.
+A test is named as `file:test_name`, of C++ as `file:Suite.Name`, a line of the comparison with
+torchrun as `contract:line name`.
 """
 
 import re

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sentences in comments and docstrings begin with their subject, and never with "Where", "Whoever",
-"What" or "Of". No peer or thing is "he". In the rooms of SHORT each has 20 words at most. Only the
-standard library."""
+"What" or "Of". No peer or thing is "he". In the rooms of SHORT each has 20 words at most. A line
+with a comment has 100 columns at most. Only the standard library."""
 
 import ast
 import io
@@ -15,10 +15,18 @@ from sources import ROOT, run_tests
 BEGIN = re.compile(r"(?:Where|Whoever|What|Of)\b")
 PERSON = re.compile(r"\b(?:[Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b")
 MOST_WORDS = 20
+MOST_COLUMNS = 100
+# Comments that are for a tool, which wants them on the line of the code.
+FOR_TOOLS = re.compile(r"\s*(?:noqa|type:)")
 # Rooms in which no sentence has more words.
 SHORT = ("agent/", "base/", "cmake/", "daemon/", "examples/", "launcher/", "proto/", "rendezvous/",
          "scripts/", "store/", "worker/")
 CPP = (".h", ".cc", ".cu", ".cuh", ".proto")
+# Files in which a # begins a comment, as in a shell.
+HASHES = (".sh", ".cmake", ".cmake.in", ".service.in", "CMakeLists.txt", "requirements.txt", ".yaml",
+          ".toml")
+# Rooms whose comments are not held to the columns yet.
+WIDE_STILL = ("examples/", "tests/worker/", "worker/")
 # A raw string, a string, a character, a comment; a ' between digits belongs to a number.
 CPP_TOKEN = re.compile(
     r'R"(?P<mark>[^()\\\s]{0,16})\((?:.|\n)*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"'
@@ -57,16 +65,20 @@ def python_comments(text):
             yield line, column, not token.line[:column].strip(), token.string[1:]
 
 
+def docstring_nodes(text):
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(ast.parse(text))
+            if isinstance(node, owners) and ast.get_docstring(node)]
+
+
 def docstrings(text):
     """(line, text) of each docstring."""
-    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, owners) and ast.get_docstring(node):
-            yield node.body[0].lineno, ast.get_docstring(node)
+    return ((node.body[0].lineno, ast.get_docstring(node)) for node in docstring_nodes(text))
 
 
 def paragraphs(comments):
-    """(line, text) of what is said without a break: a comment, and those alone on the lines below."""
+    """(line, text) of what is said without a break: a comment, and those alone on the lines
+    below."""
     said, first, last, column, is_item = [], 0, 0, 0, False
     for line, at, alone, text in comments:
         together = said and alone and line == last + 1 and at == column
@@ -89,7 +101,7 @@ def language(name, text):
         return [cpp_comments]
     if name.endswith(".py") or re.match(r"#!.*python", first):
         return [python_comments, docstrings]
-    if name.endswith((".sh", ".cmake", "CMakeLists.txt")) or re.match(r"#!.*\b(ba)?sh\b", first):
+    if name.endswith(HASHES) or re.match(r"#!.*\b(ba)?sh\b", first):
         return [shell_comments]
     return []
 
@@ -121,6 +133,27 @@ def long_sentences(name, text):
     """Sentences of a file with too many words, in the same form."""
     return [f"{name}:{line}: {said}" for line, said in sentences(name, text)
             if len(said.split()) > MOST_WORDS]
+
+
+def said_lines(name, text):
+    """The numbers of the lines on which there is a comment or a docstring."""
+    found = set()
+    for find in language(name, text):
+        if find is docstrings:
+            for node in docstring_nodes(text):
+                found.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+        else:
+            for line, _, _, said in find(text):
+                if not FOR_TOOLS.match(said):
+                    found.update(range(line, line + said.count("\n") + 1))
+    return found
+
+
+def wide_lines(name, text):
+    """Lines with a comment that have too many columns, as path:line."""
+    lines = text.split("\n")
+    return [f"{name}:{number}" for number in sorted(said_lines(name, text))
+            if len(lines[number - 1]) > MOST_COLUMNS]
 
 
 def texts():
@@ -160,6 +193,12 @@ class Sentences(unittest.TestCase):
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
 
+    def test_no_line_with_a_comment_is_wide(self):
+        found = [place for name, text in texts().items() if not name.startswith(WIDE_STILL)
+                 for place in wide_lines(name, text)]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+
 class ThisTest(unittest.TestCase):
     def found(self, name, text):
         return [place.partition(": ")[2] for place in turned(name, text)]
@@ -185,6 +224,18 @@ class ThisTest(unittest.TestCase):
     def test_finds_a_long_sentence(self):
         self.assertEqual(len(long_sentences("a.h", "// " + "a " * 20 + "b.\n")), 1)
         self.assertEqual(long_sentences("a.h", "// " + "a " * 19 + "b. And c.\n"), [])
+
+    def test_finds_a_wide_line_with_a_comment(self):
+        wide, most = "x" * 99, "x" * 98
+        for name, text, places in (
+                ("a.py", f"# {wide}\n", ["a.py:1"]), ("a.py", f"# {most}\n", []),
+                ("a.py", f"a = 1  # {wide}\n", ["a.py:1"]),
+                ("a.py", f'def a():\n    """b\n    {wide}"""\n', ["a.py:3"]),
+                ("a.sh", f"# a\n# {wide}\n", ["a.sh:2"]), ("a", f"#!/bin/sh\n# {wide}", ["a:2"]),
+                ("a.cmake", f"set(a b)  # {wide}\n", ["a.cmake:1"]),
+                ("a.proto", f"// {wide}\n", ["a.proto:1"]), ("a.cu", f"/*\n{wide}ab*/", ["a.cu:2"]),
+                ("a.py", f"import {wide}  # noqa: E402\n", []), ("a.py", f"a = '{wide}'\n", [])):
+            self.assertEqual(wide_lines(name, text), places, text)
 
     def test_reads_python_shell_and_cmake(self):
         self.assertEqual(self.found("a.py", '"""Where it is."""\n'), ["Where it is."])

@@ -33,7 +33,8 @@ def name(path):
 
 
 def run_tests():
-    """unittest.main() for one test a process: exit code 77 and the reason as the last line where it was skipped."""
+    """unittest.main() for one test a process: exit code 77 and the reason as the last line where it
+    was skipped."""
     result = unittest.main(verbosity=2, exit=False).result
     for _, reason in result.skipped:
         print(reason)

@@ -1,4 +1,5 @@
-"""docs/sources.md: no row is empty, and each link and each program leads somewhere. Only the standard library."""
+"""docs/sources.md: no row is empty, and each link and each program leads somewhere. Only the
+standard library."""
 import re
 import unittest
 

@@ -32,7 +32,8 @@ NOTHING_OF_THE_ENGINE = "of the engine: 0 passed, 0 failed, 0 skipped"
 
 class Summary(unittest.TestCase):
     def summarize(self, *cases, extra=(), again=()):
-        """(exit code, printed lines) for one run with these cases; `again`: those that ran once more."""
+        """(exit code, printed lines) for one run with these cases; `again`: those that ran once
+        more."""
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "results.xml"
             path.write_text(f'<?xml version="1.0"?>\n<testsuite name="x">{"".join(cases)}</testsuite>\n')

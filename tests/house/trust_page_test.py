@@ -1,4 +1,5 @@
-"""docs/trust.md's table of threats is held to the tests: it names attackers, assets, and tests that are there. Only the standard library."""
+"""docs/trust.md's table of threats is held to the tests: it names attackers, assets, and tests that
+are there. Only the standard library."""
 
 import unittest
 

@@ -21,7 +21,8 @@ def retired():
 
 
 def tracked_texts():
-    """Path -> text of every file of the project. The vocabulary and the changelog, which tell users of names of before, are left out."""
+    """Path -> text of every file of the project. The vocabulary and the changelog, which tell users
+    of names of before, are left out."""
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     texts = {}
     for name in names:

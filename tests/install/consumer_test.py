@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Programs outside the project find the installed engine and build on it: README's, which trains two ranks, and a reader of a table.
+"""Programs outside the project find the installed engine and build on it: README's, which trains
+two ranks, and a reader of a table.
 
 They see no Boost and none of the engine's insides. Each public header compiles alone.
 """
@@ -101,7 +102,8 @@ class Consumer(FolderTest):
         self.configure(PATH=f"{self.python3('right', torch_folder())}:{os.environ['PATH']}")
 
     def test_asks_again_where_the_torch_that_it_found_has_gone(self):
-        """An environment that was made anew under another name; what the user has set is never asked anew."""
+        """An environment that was made anew under another name; what the user has set is never
+        asked anew."""
         moved = self.folder / "moved"
         moved.symlink_to(torch_folder().parent)
         self.configure(PATH=f"{self.python3('first', moved / 'torch')}:{os.environ['PATH']}")

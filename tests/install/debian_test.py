@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The Debian packages: what is in them, and that they come and go on a clean Debian 11 and 12.
 
-DDPRUN_DEBIAN names a folder of clean systems, made by debootstrap and named by release (bullseye, bookworm).
+DDPRUN_DEBIAN names a folder of clean systems, made by debootstrap and named by release (bullseye,
+bookworm).
 """
 
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""ddprun.launch(): results, failures, main modules of each kind, what is left behind. With the package of the source tree."""
+"""ddprun.launch(): results, failures, main modules of each kind, what is left behind. With the
+package of the source tree."""
 
 import json
 import os
@@ -206,7 +207,8 @@ class Launch(FolderTest):
         self.assertIn("{0: 3.0, 1: 3.0}", run(python, script, env={**self.env, "RES_OPTIONS": "timeout:1 attempts:1"}))
 
     def start(self, script, **popen):
-        """With Ctrl-C as it is at a terminal: whoever starts the tests in the background has switched it off."""
+        """With Ctrl-C as it is at a terminal: whoever starts the tests in the background has
+        switched it off."""
         job = subprocess.Popen([sys.executable, script], env=self.env, stderr=subprocess.PIPE, text=True,
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **popen)
         self.addCleanup(job.kill)
@@ -229,7 +231,8 @@ class Launch(FolderTest):
         self.assertIn("KeyboardInterrupt", stderr)
 
     def test_an_interrupt_of_the_group_is_one_interrupt(self):
-        """As a terminal and Jupyter send it: to the process group. A second signal to ddprun would kill the workers while they save."""
+        """As a terminal and Jupyter send it: to the process group. A second signal to ddprun would
+        kill the workers while they save."""
         fifo, saved = self.folder / "fifo", self.folder / "saved"
         os.mkfifo(fifo)
         script = self.script(f"ddprun.launch(saves, ({str(fifo)!r}, {str(saved)!r}), nproc_per_node=1, flags=['--quiet'])")

@@ -17,7 +17,8 @@ from sources import run_tests  # noqa: E402, F401
 DDPRUN = pathlib.Path(os.environ.get("DDPRUN", ROOT / "build" / "bin" / "ddprun"))
 BUILD = DDPRUN.parents[1]
 PACKAGE = ROOT / "launcher" / "python"
-DEADLINE_S = 280  # a compiler that shares a busy machine may need two minutes for one file with LibTorch
+# A compiler that shares a busy machine may need two minutes for one file with LibTorch.
+DEADLINE_S = 280
 # Variables that a shell or another job may have set, and that would choose another interpreter or
 # another package.
 NOT_OURS = ("PET_", "TORCH", "OMP_", "PYTHON", "VIRTUAL_ENV", "CONDA", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_")
@@ -29,7 +30,8 @@ def variables(**more):
 
 
 def run(*command, expect=0, **popen):
-    """Runs it to its end; what it printed. Another exit code than `expect` fails with that output."""
+    """Runs it to its end; what it printed. Another exit code than `expect` fails with that
+    output."""
     popen.setdefault("env", variables())
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           stdin=subprocess.DEVNULL, timeout=DEADLINE_S, **popen)
@@ -81,8 +83,8 @@ def install_tree(prefix, component):
 
 @functools.cache
 def made(make):
-    """The folder that make(folder) has filled: before all tests, by `--make` (DDPRUN_MADE), else now,
-    for this process."""
+    """The folder that make(folder) has filled: before all tests, by `--make` (DDPRUN_MADE), else
+    now, for this process."""
     if "DDPRUN_MADE" in os.environ:
         return pathlib.Path(os.environ["DDPRUN_MADE"])
     folder = tempfile.TemporaryDirectory(prefix="ddprun-install-test-")

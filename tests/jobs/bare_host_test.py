@@ -1,5 +1,6 @@
-"""Hosts that lack what a launcher likes to have: folders that cannot be written, /dev/shm, HOME, the working directory. The job runs,
-and one warning says what is missing. Only what the user asked for by name may stop it."""
+"""Hosts that lack what a launcher likes to have: folders that cannot be written, /dev/shm, HOME,
+the working directory. The job runs, and one warning says what is missing. Only what the user asked
+for by name may stop it."""
 
 import os
 import pathlib
@@ -104,7 +105,8 @@ class BareHost(JobTest):
                     self.assertIn("Too many open files", err)
 
     def check_two_nodes(self, limits, hint, prefixes=((), ())):
-        """Both nodes under limits of prlimit(1): they run well, or a line names the limit. Nothing aborts, and nothing is left."""
+        """Both nodes under limits of prlimit(1): they run well, or a line names the limit. Nothing
+        aborts, and nothing is left."""
         meet = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
         jobs = [self.start(*meet, f"--rdzv-conf=read_timeout=1,join_timeout=1,is_host={node}", "--no-python", "/bin/true",
                            env=with_variables(OMP_NUM_THREADS="1"), prefix=(*prefixes[node], "prlimit", *limits)) for node in range(2)]

@@ -15,7 +15,8 @@ import threading
 from machine import DEADLINE, free_port, signal_waits, wait_until
 from support import DDPRUN, SLEEPER, Job, JobTest, LoggedTest, main, with_variables
 
-SOON_S = 20  # less than what nobody's reading costs (console.h, kFlushLimit) and than a grace, which are 30 s
+# Less than what nobody's reading costs (console.h, kFlushLimit) and than a grace, which are 30 s.
+SOON_S = 20
 QUIET = with_variables(OMP_NUM_THREADS="1")  # without torchrun's warning about it on stderr
 STATES = "RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"
 
@@ -69,7 +70,8 @@ class Console(LoggedTest):
         self.assertEqual((self.attempt() / "0" / "stdout.log").read_bytes(), b"a\xffz\n")
 
     def test_stderr_that_nobody_asked_for_is_passed_on_byte_for_byte(self):
-        """In a batch job stderr is no terminal: it passes through the agent, which keeps its end."""
+        """In a batch job stderr is no terminal: it passes through the agent, which keeps its
+        end."""
         payload = bytes(range(256)) * 4000 + b"no newline"
         (self.folder / "payload").write_bytes(payload)
         script = self.script(f"#!/bin/sh\ncat {self.folder}/payload >&2\n")
@@ -248,7 +250,8 @@ class OwnWords(JobTest):
 
 
 class StalledSocket(JobTest):
-    """Standard output is a socket (node's child_process, systemd's journal) and its reader pauses."""
+    """Standard output is a socket (node's child_process, systemd's journal) and its reader
+    pauses."""
 
     def start_on_socket(self, *args):
         ours, theirs = socket.socketpair()

@@ -1,4 +1,5 @@
-"""Drives `ddpctl`, for tests. Only the standard library. DDPCTL names the program (default: beside ddprun)."""
+"""Drives `ddpctl`, for tests. Only the standard library. DDPCTL names the program (default: beside
+ddprun)."""
 
 import json
 import os

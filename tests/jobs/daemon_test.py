@@ -238,7 +238,8 @@ def unary_call(port, path, message):
             payload = answer.read(int.from_bytes(head[:3], "big"))
             if head[3] == 0 and payload:  # DATA
                 return payload[5:]
-            if head[3] == 1 and head[4] & 1:  # HEADERS that end the stream: a status without a message
+            # HEADERS that end the stream: a status without a message
+            if head[3] == 1 and head[4] & 1:
                 return None
     return None
 

@@ -1,4 +1,5 @@
-"""Whom a ddprund and its operators believe: certificates, and what somebody can do who hears or answers in its place."""
+"""Whom a ddprund and its operators believe: certificates, and what somebody can do who hears or
+answers in its place."""
 
 import pathlib
 import shutil
@@ -232,7 +233,8 @@ class Eavesdroppers(DaemonTest):
         self.assertIn("refused a connection from 127.0.0.1: the job's token is missing or wrong", err)
 
     def test_an_impostor_is_not_believed(self):
-        """It says what the daemon said to somebody else; neither a node nor an operator proves anything to it."""
+        """It says what the daemon said to somebody else; neither a node nor an operator proves
+        anything to it."""
         daemon = self.daemon()
         relay = self.relay(daemon)
         self.through(relay, daemon, "jobs")

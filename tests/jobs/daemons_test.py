@@ -18,7 +18,8 @@ from support import main, with_variables
 DEAF_FIRST = WORKER.replace("trap 'exit 0' TERM", "[ $RANK/$WORLD_SIZE = 0/3 ] && trap 'trap \"\" TERM; echo told > {fifo}' TERM || trap 'exit 0' TERM")
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 HEALTH = "/grpc.health.v1.Health/Check"
-# On a busy machine; what it took is printed. The promise is 1 s for a killed one, and 6 s for one that stands still.
+# On a busy machine; what it took is printed. The promise is 1 s for a killed one, and 6 s for one
+# that stands still.
 LEADS_S = 15
 
 

@@ -1,4 +1,5 @@
-"""Jobs whose number of nodes changes: agents that meet over loopback, come late, are killed, or are told to leave."""
+"""Jobs whose number of nodes changes: agents that meet over loopback, come late, are killed, or are
+told to leave."""
 
 import os
 import signal
@@ -30,7 +31,8 @@ class ElasticTest(JobTest):
         self.port = free_port()
 
     def node(self, nnodes, is_host, *args, conf="last_call_timeout=1", **options):
-        """A node that waits a second for others where it may. Its lease is long: it must not end while a busy machine stands still."""
+        """A node that waits a second for others where it may. Its lease is long: it must not end
+        while a busy machine stands still."""
         conf = f"keep_alive_interval=5,{conf}" if "keep_alive" not in conf else conf
         return self.start(f"--nnodes={nnodes}", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint=127.0.0.1:{self.port}",
                           f"--rdzv-conf=is_host={int(is_host)},{conf}", *args, **options)
@@ -53,7 +55,8 @@ class ElasticTest(JobTest):
     def kill_whole(self, job):
         """Guardian, agent and workers, in one moment."""
         pids = job.pid, *job.processes()
-        # They stand still first: else an agent that lives a moment longer tells that its worker was killed.
+        # They stand still first: else an agent that lives a moment longer tells that its worker was
+        # killed.
         for number in signal.SIGSTOP, signal.SIGKILL:
             for pid in pids:
                 try:

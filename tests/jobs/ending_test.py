@@ -1,4 +1,5 @@
-"""How jobs end when they are told to: which signal reaches whom, graces, signals that come early."""
+"""How jobs end when they are told to: which signal reaches whom, graces, signals that come
+early."""
 
 import ctypes
 import os
@@ -80,8 +81,8 @@ class Signals(JobTest):
                 self.assertIn("SIG" + name, err)
 
     def test_case_30_a_second_signal_kills_at_once(self):
-        # The grace is longer than the test waits. The workers say when the first signal has reached them: two that
-        # come at once may melt into one.
+        # The grace is longer than the test waits. The workers say when the first signal has reached
+        # them: two that come at once may melt into one.
         job = self.start_workers(HEARING)
         job.process.send_signal(signal.SIGTERM)
         self.heard(2)
@@ -228,7 +229,8 @@ class FirstSignal(JobTest):
         self.worker(SAVER, "saver.py")
         script = self.script(
             f"#!/bin/sh\n$PYTHON_EXEC {self.folder}/saver.py {self.ready} {gate}\necho over\n")
-        job = self.start("--shutdown-timeout=5", script, env=with_variables())  # it must get to its first word
+        # It must get to its first word.
+        job = self.start("--shutdown-timeout=5", script, env=with_variables())
         self.assertEqual(self.heard(1), ["ready"])
         code, _, _, seconds = self.stop(job)
         self.assertEqual((code, self.heard(1)), (1, ["saving"]))
@@ -308,7 +310,8 @@ class HungAgent(JobTest):
 
 
 class EverybodyIsSignalled(JobTest):
-    """scancel and systemctl stop signal every process of a job: workers must have their time to save all the same."""
+    """scancel and systemctl stop signal every process of a job: workers must have their time to
+    save all the same."""
 
     def start_savers(self, name, **options):
         folder = self.folder / name
@@ -331,7 +334,8 @@ class EverybodyIsSignalled(JobTest):
                 chance.shuffle(everybody)
                 for pid in everybody:
                     os.kill(pid, signal.SIGTERM)
-                    threading.Event().wait(chance.choice((0, 0.005, 0.02)))  # the gap between them is what is tested
+                    # The gap between them is what is tested.
+                    threading.Event().wait(chance.choice((0, 0.005, 0.02)))
                 self.let_them_save()
                 code, _, err = job.finish()
                 self.assertEqual(code, 1, err)
@@ -339,7 +343,8 @@ class EverybodyIsSignalled(JobTest):
                 job.wait_gone()
 
     def test_every_rank_saves_at_the_end_of_a_timeout(self):
-        """timeout(1) signals its child and then its group, which makes two signals if the first is taken in between."""
+        """timeout(1) signals its child and then its group, which makes two signals if the first is
+        taken in between."""
         for number in range(8):
             job, folder = self.start_savers(f"timeout_{number}", prefix=("timeout", "1000"))
             guardian, = job.children_of(job.pid)

@@ -1,5 +1,6 @@
-"""An etcd for tests: Debian's `etcd-server`, one member on free loopback ports, its data in a temporary folder. Only the standard
-library. It is asked through its JSON gateway, which ddprun does not use."""
+"""An etcd for tests: Debian's `etcd-server`, one member on free loopback ports, its data in a
+temporary folder. Only the standard library. It is asked through its JSON gateway, which ddprun does
+not use."""
 
 import base64
 import collections
@@ -22,7 +23,8 @@ class Etcd:
 
     def __init__(self, *flags, scheme="http"):
         self.scheme, self.flags = scheme, flags
-        self.folder = tempfile.TemporaryDirectory(prefix="ddprun_etcd_", dir="/dev/shm")  # its syncs take long on a busy disk
+        # Its syncs take long on a busy disk.
+        self.folder = tempfile.TemporaryDirectory(prefix="ddprun_etcd_", dir="/dev/shm")
         self.port, self.peer_port = free_port(), free_port()
         self.process = None
         self.start()
@@ -99,7 +101,8 @@ class Etcd:
 
 @functools.cache
 def certificates():
-    """A folder with an authority's ca.pem, and one certificate for both ends: cert.pem, key.pem. Lives as long as this process."""
+    """A folder with an authority's ca.pem, and one certificate for both ends: cert.pem, key.pem.
+    Lives as long as this process."""
     folder = tempfile.TemporaryDirectory(prefix="ddprun_pem_")
     certificates.folder = folder  # else it would be removed now
     path = folder.name

@@ -20,7 +20,8 @@ trap 'trap "" TERM; echo saving > {fifo}; sleep $RANK; echo saved > {fifo}; exit
 echo "$RANK/$WORLD_SIZE restart $TORCHELASTIC_RESTART_COUNT at $MASTER_ADDR:$MASTER_PORT" > {fifo}
 while :; do sleep 1000 & wait; done
 """
-LONG = "keep_alive_interval=600,last_call_timeout=600"  # nothing is found out by silence, and no round starts too early
+# Nothing is found out by silence, and no round starts too early.
+LONG = "keep_alive_interval=600,last_call_timeout=600"
 
 
 @etcd.needed
@@ -172,7 +173,8 @@ class LosesItsLeader(EtcdTest):
                 self.assertIn("was lost", err)
 
     def test_a_job_that_died_as_a_whole_begins_anew(self):
-        """When its leases are over. It had no restart left, and that is no reason for the next job of its id to fail."""
+        """When its leases are over. It had no restart left, and that is no reason for the next job
+        of its id to fail."""
         jobs = self.nodes(2, "2", self.worker(WORKER), conf="keep_alive_interval=1,last_call_timeout=600")
         self.world(2)
         for job in jobs:
@@ -204,7 +206,8 @@ class LosesItsLeader(EtcdTest):
 
     @unittest.skipIf(os.environ.get("DDPRUN", "").find("asan") >= 0 or sanitized(), "its leases are too short for a sanitizer")
     def test_a_leader_that_stands_still_is_followed(self):
-        """Its lease ends. When it wakes up it leads no more: it ends its workers and comes back as a node."""
+        """Its lease ends. When it wakes up it leads no more: it ends its workers and comes back as
+        a node."""
         conf = "keep_alive_interval=1,last_call_timeout=600,resize_interval=1"
         jobs = self.nodes(3, "1:3", "--max-restarts=3", self.worker(WORKER), conf=conf)
         self.world(3)
@@ -253,7 +256,8 @@ class StandsStill(EtcdTest):
             self.assertEqual(self.fifos[three.said].lines_so_far(), [], "a worker was started anew")
 
     def test_a_job_that_stands_still_loses_nothing(self):
-        """The leader's node, or all of them, past the leader's lease; with all leases over, and etcd's record forgotten."""
+        """The leader's node, or all of them, past the leader's lease; with all leases over, and
+        etcd's record forgotten."""
         host, whole, lost_host, lost_whole, long = (self.three("host"), self.three("whole"), self.three("lost_host"), self.three("lost_whole"),
                                                     self.three("long", ",keep_alive_interval=1"))
         still = [host.leader, *whole.jobs, lost_host.leader, *lost_whole.jobs, *long.jobs]

@@ -129,7 +129,8 @@ class ErrorFiles(JobTest):
 
     @unittest.skipUnless(subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0, "mount namespaces need CAP_SYS_ADMIN")
     def test_the_error_file_may_be_a_pods_termination_message(self):
-        """A file that is mounted into a folder that is read-only: it cannot be replaced, only written."""
+        """A file that is mounted into a folder that is read-only: it cannot be replaced, only
+        written."""
         folder, path = self.folder / "dev", self.folder / "message"
         folder.mkdir()
         path.write_text("")

@@ -154,13 +154,15 @@ class UnauthenticatedPeer(JobTest):
         self.assertTrue(os.read(console, 1 << 16).startswith(b"[default0]:from outside"))
         with open(gate, "w") as file:
             file.write("go\n")
-        # Only then is the console read: before, the writers' words are passed on for as long as the worker lives.
+        # Only then is the console read: before, the writers' words are passed on for as long as the
+        # worker lives.
         wait_until(lambda: state_of(pid) is None, "the worker's end")
         with subprocess.Popen(["wc", "-c"], stdin=console, stdout=subprocess.PIPE) as reader:
             self.assertEqual(job.process.wait(DEADLINE), 0)
             shown = int(reader.stdout.read())
         print(f"{shown} bytes were shown after the worker's end")
-        self.assertLess(shown, 8 << 20)  # what the pipe and the console hold, not what is written meanwhile
+        # The pipe and the console hold so much. Text that is written meanwhile is not shown.
+        self.assertLess(shown, 8 << 20)
 
 
 if __name__ == "__main__":

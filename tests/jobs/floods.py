@@ -69,7 +69,8 @@ def client_hello():
 
 
 def units_of(path):
-    """{KIND: (what a connection says first, what it sends as its unit number N)}; N counts from 0 on each connection."""
+    """{KIND: (what a connection says first, what it sends as its unit number N)}; N counts from 0
+    on each connection."""
     its, question = call(path.encode()), call(QUESTION.encode())
     ping = frame(6, 0, 0, b"12345678")
     return {
@@ -191,7 +192,8 @@ class Flood:
         self.peers.append(self.peers.pop(0))  # another one begins next time
 
     def come_and_go(self, wanted):
-        for _ in range(max(1, min(round(wanted), MOST_AT_ONCE))):  # of what a busy machine made late, some is left out
+        # A busy machine makes some late; a part of those is left out.
+        for _ in range(max(1, min(round(wanted), MOST_AT_ONCE))):
             if self.kind in HOLD and len(self.peers) >= self.hold:
                 break
             peer = Peer(self)

@@ -1,6 +1,8 @@
-"""Stock PyTorch's process group on Gloo: that it comes up, and that a restart meets nothing of the attempt before.
+"""Stock PyTorch's process group on Gloo: that it comes up, and that a restart meets nothing of the
+attempt before.
 
-DDPRUN_TEST_RUNS   jobs of each kind of case 26, default 3 (each takes two starts of PyTorch by two workers)
+DDPRUN_TEST_RUNS is the number of jobs of each kind of case 26, default 3. Each takes two starts of
+PyTorch by two workers.
 """
 
 import os

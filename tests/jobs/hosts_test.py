@@ -72,7 +72,8 @@ class NoIpv6(HostsTest):
         self.assertEqual(self.ranks(self.start(self.script(PRINT_ENV), preexec_fn=without_ipv6))[0], ["0"])
 
     def test_a_host_serves_guests_on_every_address(self):
-        # 192.0.2.1 is nobody's (RFC 5737), so that the host, told that it is one, does not bind that address alone.
+        # 192.0.2.1 is nobody's (RFC 5737), so that the host, told that it is one, does not bind
+        # that address alone.
         script = self.script(PRINT_ENV)
         host = self.node("192.0.2.1", 1, script, preexec_fn=without_ipv6)
         guest = self.node("127.0.0.1", 0, script, preexec_fn=without_ipv6)
@@ -103,7 +104,8 @@ run 1 & run 0 && wait $!
 
 @unittest.skipUnless(can_unshare("--mount"), "mounts of one's own need CAP_SYS_ADMIN")
 class Names(HostsTest):
-    """Names of hosts, with files in /etc that only this test's jobs see. No name server answers them."""
+    """Names of hosts, with files in /etc that only this test's jobs see. No name server answers
+    them."""
 
     def setUp(self):
         super().setUp()
@@ -138,7 +140,8 @@ class Names(HostsTest):
         self.assertIn("'never.example' was looked up for 5 s: Host not found", gave_up)
 
     def test_a_host_without_ipv6_finds_out_by_itself_that_it_hosts(self):
-        # As Debian's hosts file has a host's own name. Others know it by another address, so all of them are served.
+        # As Debian's hosts file has a host's own name. Others know it by another address, so all of
+        # them are served.
         self.know("own.example", "127.0.1.1")
         script = self.script(PRINT_ENV)
         jobs = [self.start_on("own.example", None, script, preexec_fn=without_ipv6) for _ in range(2)]
@@ -160,7 +163,8 @@ class Names(HostsTest):
 @unittest.skipIf(sanitized(), "a sanitizer's build is linked dynamically")
 @unittest.skipUnless(os.geteuid() == 0 and can_unshare("--mount"), "chroot(2) needs root")
 class NothingButDdprun(HostsTest):
-    """One file for every Linux: it runs where there is no libc, no shell and no temporary folder."""
+    """One file for every Linux: it runs where there is no libc, no shell and no temporary
+    folder."""
 
     def setUp(self):
         super().setUp()

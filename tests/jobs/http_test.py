@@ -18,7 +18,8 @@ from namespaces_test import TwoHosts
 from nodes_test import NodesTest
 from support import WAITING, main
 
-# Debian's packages are on the path of Debian's interpreter; CMake may have found another one. This one is plain Python.
+# Debian's packages are on the path of Debian's interpreter; CMake may have found another one. This
+# one is plain Python.
 sys.path.append("/usr/lib/python3/dist-packages")
 try:
     from prometheus_client.parser import text_string_to_metric_families
@@ -220,7 +221,8 @@ import signal; signal.pause()
 
 class Page(HttpTest):
     def read(self, host, text):
-        """Checks that a page of the node with the rendezvous shows the job, both seats and the reason."""
+        """Checks that a page of the node with the rendezvous shows the job, both seats and the
+        reason."""
         page = PageReader(text)
         hostname = socket.gethostname()
         self.assertEqual(page.texts["id"], "training")
@@ -251,7 +253,8 @@ class Page(HttpTest):
         self.read(host, in_a_browser(self.url(host), self.folder))
 
     def test_the_token_is_shown_to_nobody(self):
-        """Without DDPRUN_TOKEN the id is the token: a page that others can reach does not show it."""
+        """Without DDPRUN_TOKEN the id is the token: a page that others can reach does not show
+        it."""
         for address, is_shown in ("127.0.0.1", True), ("0.0.0.0", False):
             with self.subTest(address):
                 job = self.start("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=secret", f"--http={address}:0",
@@ -304,7 +307,8 @@ class Server(HttpTest):
         self.assertEqual(self.stop(job)[2].count("http"), 0)
 
     def test_slow_clients_disturb_nobody(self):
-        """200 that send a byte and no more: a restart comes, pages are read, descriptors are bounded."""
+        """200 that send a byte and no more: a restart comes, pages are read, descriptors are
+        bounded."""
         jobs = self.two_nodes("--max-restarts=1")
         url = self.url(jobs[0])
         port = int(url.rstrip("/").rpartition(":")[2])

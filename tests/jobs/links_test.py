@@ -1,4 +1,5 @@
-"""Connections that break between two processes that live: a relay stands between node and host, and resets them."""
+"""Connections that break between two processes that live: a relay stands between node and host, and
+resets them."""
 
 import queue
 import selectors
@@ -22,7 +23,8 @@ while :; do sleep 1000 & wait; done
 
 
 class Relay:
-    """Forwards connections to a port of this host, on a thread of its own, which alone touches the sockets."""
+    """Forwards connections to a port of this host, on a thread of its own, which alone touches the
+    sockets."""
 
     def __init__(self, to):
         self.to = to

@@ -7,12 +7,14 @@ import random
 import socket
 import time
 
-DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until an awaited event counts as missing
+# Seconds until an awaited event counts as missing.
+DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))
 PAUSE_S = 0.005  # between two looks at an outside event
 FIRST_PORT = 10000  # below are those of a host's services
 TCP_TABLES = "/proc/net/tcp", "/proc/net/tcp6"
 LISTENING = "0A"  # proc_pid_net(5), the state st of a socket
-RECVMSG = {"x86_64": 47, "aarch64": 212}.get(os.uname().machine)  # its number among the system calls
+# Its number among the system calls.
+RECVMSG = {"x86_64": 47, "aarch64": 212}.get(os.uname().machine)
 
 
 def wait_until(condition, what, deadline=None, pause=PAUSE_S):
@@ -82,8 +84,8 @@ def processes_with(variable):
 
 
 def free_port():
-    """A port that nobody has, and that nobody gets who asks for any: the kernel hands out others. Until this process ends a name among
-    the abstract sockets keeps it from all other tests."""
+    """A port that nobody has, and that nobody gets who asks for any: the kernel hands out others.
+    Until this process ends a name among the abstract sockets keeps it from all other tests."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         low, high = map(int, file.read().split())
     named = [port for port in range(FIRST_PORT, 1 << 16) if not low <= port <= high] or range(FIRST_PORT, 1 << 16)

@@ -45,7 +45,8 @@ class TwoHosts(JobTest):
 
 
 class NamesWithSeveralAddresses(TwoHosts):
-    """The first host has two addresses. Both hosts call it `head`, each by a hosts file of its own."""
+    """The first host has two addresses. Both hosts call it `head`, each by a hosts file of its
+    own."""
 
     OTHER = "10.77.1.1", "fd77::1"
 
@@ -99,8 +100,9 @@ class Namespaces(TwoHosts):
 
     @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_ddp_mnist_runs_on_two_hosts(self):
-        # Restarts, since stock PyTorch aborts at its exit now and then ("terminate called without an active exception").
-        # They are rare, and a standby costs as much as a worker: three seconds of a processor.
+        # Restarts, since stock PyTorch aborts at its exit now and then ("terminate called without
+        # an active exception"). They are rare, and a standby costs as much as a worker: three
+        # seconds of a processor.
         digits.write_subset(self.folder, train=320, held_out=50)
         jobs = [self.start_on(host, "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d",
                               "--max-restarts=2", "--standby=0",

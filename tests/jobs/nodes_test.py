@@ -56,7 +56,8 @@ class NodesTest(JobTest):
 class Nodes(NodesTest):
     def test_case_44_static(self):
         script = self.script(PRINT_ENV)
-        second = self.static(1, "--nproc-per-node=2", "--role=b", script)  # before the host is there
+        # Before the host is there.
+        second = self.static(1, "--nproc-per-node=2", "--role=b", script)
         first = self.static(0, "--role=a", script)
         envs = self.environments([first, second])
         self.assertEqual([(env["RANK"], env["GROUP_RANK"], env["ROLE_NAME"], env["ROLE_RANK"]) for env in envs],
@@ -157,7 +158,8 @@ class Nodes(NodesTest):
         self.assertLess(seconds, 20)  # without the flag it would be a minute
 
     def test_a_killed_agent_is_noticed_at_once(self):
-        flags = "--rdzv-conf=keep_alive_interval=600", self.worker(WAITING)  # no silence is noticed within the test
+        # No silence is noticed within the test.
+        flags = "--rdzv-conf=keep_alive_interval=600", self.worker(WAITING)
         for victim_hosts in False, True:
             with self.subTest(victim_hosts=victim_hosts):
                 self.port = free_port()

@@ -26,7 +26,8 @@ ESCAPING = """#!/bin/sh
 trap '' TERM
 sleep 1000
 """
-# Takes in the orphans of what it starts, as `systemd --user` and a container's init do, and lives on.
+# Takes in the orphans of what it starts, as `systemd --user` and a container's init do, and lives
+# on.
 REAPER = """
 import ctypes, signal, subprocess, sys
 PR_SET_CHILD_SUBREAPER = 36
@@ -110,7 +111,8 @@ while :; do sleep 0.05; done
 """
 
     def check_helper(self, *flags, start="setsid", helper=HELPER, end="exit 0", code=0):
-        """A worker starts a helper that detaches itself, and ends. The line that names it, from stderr; and its pid."""
+        """A worker starts a helper that detaches itself, and ends. The line that names it, from
+        stderr; and its pid."""
         helper = self.worker(helper.replace("{folder}", str(self.folder)), "helper.sh")
         worker = self.script(f"#!/bin/sh\ntest $TORCHELASTIC_RESTART_COUNT = 0 || exit 0\n"
                              f"{start} {helper} > /dev/null 2>&1 < /dev/null &\nread go < {self.folder}/go\n{end}\n")
@@ -140,7 +142,8 @@ while :; do sleep 0.05; done
         self.assertRegex(line, rf"workers left .*behind: {pid} \([^)]*helper.sh\).*; SIGTERM was sent$")
         self.assertTrue((self.folder / "flushed").exists())
         (self.folder / "flushed").unlink()
-        line, _ = self.check_helper(start="exec 3<&-;", end="exit 3", code=1)  # what a failed one leaves may hold a GPU
+        # A process that a failed worker leaves may hold a GPU.
+        line, _ = self.check_helper(start="exec 3<&-;", end="exit 3", code=1)
         self.assertEqual(line, "")
 
     def test_a_detached_helper_is_asked_before_a_restart_too(self):
@@ -194,10 +197,12 @@ while :; do sleep 0.05; done
         os.kill(agent, signal.SIGSTOP)  # it does not act on the guardian's death
         os.kill(guardian, signal.SIGKILL)
         os.kill(agent, signal.SIGKILL)
-        wait_until(lambda: state_of(agent) in ("Z", None), "the agent's end")  # until then it has the job's lock
+        # Until then it has the job's lock.
+        wait_until(lambda: state_of(agent) in ("Z", None), "the agent's end")
 
     def sweep_by_another_start(self, gone):
-        next_start = self.start(self.worker(SLEEPER, "sleeper.sh"))  # lives for as long as its look takes
+        # Lives for as long as its look takes.
+        next_start = self.start(self.worker(SLEEPER, "sleeper.sh"))
         self.heard(1)
         gone()
         self.stop(next_start)
@@ -235,12 +240,14 @@ while :; do sleep 0.05; done
         wait_until(lambda: all(state_of(pid) in ("Z", None) for pid in workers), "the workers' end")
         escaped = job.processes()
         self.assertNotEqual(escaped, [])
-        self.assertEqual(self.run_job("--no-python", "sleep", "0.5")[0], 0)  # ends later than its look
+        # Ends later than its look.
+        self.assertEqual(self.run_job("--no-python", "sleep", "0.5")[0], 0)
         self.assertEqual(sorted(job.processes()), sorted(escaped))
         self.assertTrue(scratch.exists())
 
     def test_what_lives_on_keeps_its_lock_for_a_later_start(self):
-        """A living parent outside the job has a process with its cookie: no orphan, as long as that parent lives."""
+        """A living parent outside the job has a process with its cookie: no orphan, as long as that
+        parent lives."""
         script = self.worker("#!/bin/sh\necho $DDPRUN_JOB > {fifo}\nexec sleep 1000\n")
         job = self.start(script)
         (cookie,) = self.heard(1)
@@ -398,7 +405,8 @@ def cgroup_mounts():
 
 
 def cgroups_named(cookie):
-    """Folders of cgroups that carry a job's name. Those of other jobs go meanwhile; os.walk() passes over them."""
+    """Folders of cgroups that carry a job's name. Those of other jobs go meanwhile; os.walk()
+    passes over them."""
     return [os.path.join(folder, name) for mount in cgroup_mounts() for folder, names, _ in os.walk(mount)
             for name in names if cookie in name]
 
@@ -422,7 +430,8 @@ class OddStarts(JobTest):
         script = self.worker(SLEEPER.replace("echo $RANK", "(setsid sleep 1000 &); echo $RANK"))
         job = self.start("--nproc-per-node=2", script, prefix=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
         self.heard(2)
-        os.kill(job.children_of(job.pid)[0], signal.SIGTERM)  # pid 1 in there, of whom the kernel keeps unhandled signals
+        # Pid 1 in there, of whom the kernel keeps unhandled signals.
+        os.kill(job.children_of(job.pid)[0], signal.SIGTERM)
         code, _, err = job.finish()
         self.assertEqual(code, 1)
         self.assertIn("received SIGTERM", err)

@@ -83,7 +83,8 @@ def enter(image):
 
 
 def give_up_privileges():
-    """From here on this process is nobody: no capability is left, and no program that it executes may get one."""
+    """From here on this process is nobody: no capability is left, and no program that it executes
+    may get one."""
     capability = 0
     while LIBC.prctl(DROP_FROM_BOUNDING_SET, capability, 0, 0, 0) == 0:
         capability += 1

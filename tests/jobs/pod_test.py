@@ -95,7 +95,8 @@ WHY_NOT = lacking()
 
 
 class PodTest(JobTest):
-    """A pod of one image: `command` is what its programs begin with, `binds` what of the host is in it."""
+    """A pod of one image: `command` is what its programs begin with, `binds` what of the host is in
+    it."""
 
     command = ()
     binds = ()
@@ -152,7 +153,8 @@ class PodTest(JobTest):
         self.assertEqual(sorted(out.splitlines()), [f"rank {rank} of 2: {said}" for rank in range(2)])
 
     def reaps(self):
-        """Orphans of a worker come to the agent, and those of `kubectl exec` to process 1 itself."""
+        """Orphans of a worker come to the agent, and those of `kubectl exec` to process 1
+        itself."""
         job = self.start_pod("orphan")
         orphans = [self.pid_here(job, line.split()[1]) for line in self.pipes["ready"].lines(2)]
         first = self.first_process(job)
@@ -171,7 +173,8 @@ class PodTest(JobTest):
         self.expect_end(job, 0)
 
     def saves(self):
-        """As a kubelet ends a pod: SIGTERM to process 1. Both ranks have their grace, and the exit code is podFailurePolicy's."""
+        """As a kubelet ends a pod: SIGTERM to process 1. Both ranks have their grace, and the exit
+        code is podFailurePolicy's."""
         job = self.start_pod("save")
         self.assertEqual(self.pipes["ready"].lines(2), ["waits"] * 2)
         os.kill(self.first_process(job), signal.SIGTERM)

@@ -156,7 +156,8 @@ class Program(JobTest):
                 self.assertEqual((code, out), (0, f"{mark} -u {script} a\n"), err)
 
     def test_an_environment_of_ddprun_alone_gives_way_to_the_users(self):
-        """pipx, uv tool and uvx make one; the user's Python is that of VIRTUAL_ENV, CONDA_PREFIX or PATH."""
+        """pipx, uv tool and uvx make one; the user's Python is that of VIRTUAL_ENV, CONDA_PREFIX or
+        PATH."""
         script = self.script(SAY_ARGUMENTS, "t.py")
         project = self.folder / "project"
         (project / "bin").mkdir(parents=True)

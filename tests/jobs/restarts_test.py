@@ -88,7 +88,8 @@ class RestartPace(JobTest):
         self.assertLess(pauses[0], pauses[-1])
 
     def test_without_backoff_there_is_no_pause(self):
-        self.assertLess(told("restart", self.pauses(6, "--max-restarts=5")), 1)  # else it is some 2 s in the middle
+        # Else it is some 2 s in the middle.
+        self.assertLess(told("restart", self.pauses(6, "--max-restarts=5")), 1)
 
     def test_a_window_bounds_a_crash_loop(self):
         self.pauses(3, "--max-restarts=2", "--restart-window=60", "--restart-backoff=0.1:0.1")

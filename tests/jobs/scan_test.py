@@ -1,4 +1,5 @@
-"""Ports that somebody scans: a node joins meanwhile, and what unauthenticated peers cost is bounded. bench/port_scan has the figures."""
+"""Ports that somebody scans: a node joins meanwhile, and what unauthenticated peers cost is
+bounded. bench/port_scan has the figures."""
 
 import os
 import pathlib

@@ -81,7 +81,8 @@ class Scanner:
                 self.are_here.set()
             if connection is not None:
                 await self.say_little(*connection, dribbles)
-            await asyncio.sleep(RECONNECT_S)  # the pace of an unauthenticated peer, not a wait for anything
+            # The pace of an unauthenticated peer, not a wait for anything.
+            await asyncio.sleep(RECONNECT_S)
 
     async def say_little(self, reader, writer, dribbles):
         ended = asyncio.ensure_future(reader.read())

@@ -1,4 +1,5 @@
-"""Schedulers by their variables alone: jobs that need no flags, and those that must not start. Real ones are in tests/schedulers."""
+"""Schedulers by their variables alone: jobs that need no flags, and those that must not start. Real
+ones are in tests/schedulers."""
 
 import socket
 import time
@@ -26,7 +27,8 @@ def recorded(name, **changes):
 
 class SchedulersTest(JobTest):
     def step(self, node, nodes=2, **changes):
-        """The variables of one node of a Slurm step, all of whose nodes are this host. The job's number makes its port a free one."""
+        """The variables of one node of a Slurm step, all of whose nodes are this host. The job's
+        number makes its port a free one."""
         hosts = ",".join(["127.0.0.1"] * nodes)
         own = {"SLURM_NODEID": str(node), "SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": str(nodes), "SLURM_JOB_ID": self.job,
                "SLURM_STEP_NODELIST": hosts, "SLURM_JOB_NODELIST": hosts, "SLURM_STEP_TASKS_PER_NODE": f"1(x{nodes})",
@@ -35,8 +37,8 @@ class SchedulersTest(JobTest):
 
     def setUp(self):
         super().setUp()
-        # Jobs have blocks of 8 ports from 15000 on, 37 blocks apart for each job (launcher/scheduler). Any job will do: where its
-        # first port is taken the next one is used.
+        # Jobs have blocks of 8 ports from 15000 on, 37 blocks apart for each job
+        # (launcher/scheduler). Any job will do: where its first port is taken the next one is used.
         self.job = str(free_port())
 
     def finish(self, jobs):
@@ -162,7 +164,8 @@ class Refusals(SchedulersTest):
         self.refused_soon(recorded("open_mpi_on_one_host", OMPI_COMM_WORLD_LOCAL_SIZE="1"), ["-x MASTER_ADDR=HOST"])
 
     def test_a_first_host_on_which_rank_0_is_not(self):
-        """`mpirun --host` in a larger allocation: the others look for it where the list begins, or where MASTER_ADDR says."""
+        """`mpirun --host` in a larger allocation: the others look for it where the list begins, or
+        where MASTER_ADDR says."""
         self.refused(1, ["192.0.2.1 is the first host", "hand MASTER_ADDR=", "--rdzv-id=mpi-91881473 --rdzv-endpoint="], "--quiet", "/bin/true",
                      env=recorded("open_mpi_in_slurm", OMPI_COMM_WORLD_RANK="0", MASTER_ADDR="192.0.2.1", OMP_NUM_THREADS="1"))
 

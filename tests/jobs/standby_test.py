@@ -233,7 +233,8 @@ class Standby(JobTest):
         self.assertEqual(self.out.count("value 5\n"), 4)
 
     def without_standbys(self, job, why):
-        """Restarts the workers when the job has said that both have no standby. Needs LOGLEVEL=INFO."""
+        """Restarts the workers when the job has said that both have no standby. Needs
+        LOGLEVEL=INFO."""
         said = self.read_until(job.process.stderr.fileno(), f" has no standby: {why}", times=2)
         before = job.children_of(job.agent())
         second = self.restarted(job)

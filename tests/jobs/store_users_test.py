@@ -11,7 +11,8 @@ from report_test import LIMIT_MIB, make_cgroup
 from support import JobTest, main, with_variables
 
 OTHER = 65534
-# A client of TCPStore: VALIDATE with its magic number, PING with a number, which is the answer. Prints what came.
+# A client of TCPStore: VALIDATE with its magic number, PING with a number, which is the answer.
+# Prints what came.
 CLIENT = """
 import encodings.idna, os, socket, struct, sys  # before it may read no module any more
 if len(sys.argv) > 3:

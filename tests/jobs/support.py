@@ -23,14 +23,17 @@ import uuid
 
 from machine import DEADLINE, each_process_with, environment_of, listening_inodes, state_of, wait_until
 
-# Who starts tests in the background or with nohup has them ignore these, and ddprun would keep them ignored.
+# Who starts tests in the background or with nohup has them ignore these, and ddprun would keep them
+# ignored.
 for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
     if signal.getsignal(signo) == signal.SIG_IGN:
         signal.signal(signo, signal.SIG_DFL)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-GONE_S = 20  # what is left for good is left then, too; a busy machine may need seconds to end a process
-# Variables of Python that no job of a test has. Unbuffered, print() writes in pieces, and those of two ranks mix.
+# A process that is there then stays for good. A busy machine may need seconds to end one.
+GONE_S = 20
+# Variables of Python that no job of a test has. Unbuffered, print() writes in pieces, and those of
+# two ranks mix.
 OF_A_SHELL = "PYTHON_EXEC", "PYTHONUNBUFFERED"
 DDPRUN = os.environ.get("DDPRUN", str(ROOT / "build" / "bin" / "ddprun"))
 MARKER = "DDPRUN_TEST_MARKER"
@@ -100,7 +103,8 @@ def parse_env(line):
 
 
 class Job:
-    """One running ddprun; with `program` another launcher, of which agent() and worker() know nothing."""
+    """One running ddprun; with `program` another launcher, of which agent() and worker() know
+    nothing."""
 
     def __init__(self, args, env=None, prefix=(), program=(DDPRUN,), **popen):
         self.marker = uuid.uuid4().hex
@@ -168,7 +172,8 @@ class Job:
             return False
 
     def finish(self, timeout=None):
-        """Waits for the end; (exit code, stdout, stderr). Without a timeout of its own, what lives is told at the deadline."""
+        """Waits for the end; (exit code, stdout, stderr). Without a timeout of its own, what lives
+        is told at the deadline."""
         try:
             out, err = self.process.communicate(timeout=timeout or DEADLINE)
         except subprocess.TimeoutExpired as late:
@@ -216,7 +221,8 @@ class Fifo:
     def __init__(self, folder, name="ready"):
         self.path = os.path.join(folder, name)
         os.mkfifo(self.path)
-        # For reading and writing: no end of file and no writer that waits or breaks, however workers come and go.
+        # For reading and writing: no end of file and no writer that waits or breaks, however
+        # workers come and go.
         self.file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.rest = b""
 
@@ -273,7 +279,8 @@ class JobTest(unittest.TestCase):
         return result
 
     def on_a_terminal(self, *args, start=None):
-        """The job, by `start` or start(), with a terminal as its stderr; and the terminal's other end."""
+        """The job, by `start` or start(), with a terminal as its stderr; and the terminal's other
+        end."""
         leader, terminal = pty.openpty()
         self.addCleanup(os.close, leader)
         prefix = ("sh", "-c", f'exec "$@" 2>/proc/{os.getpid()}/fd/{terminal}', "sh")
@@ -336,7 +343,8 @@ class JobTest(unittest.TestCase):
         return env
 
     def refused(self, code, wanted, *args, **options):
-        """A job that does not start: this exit code, and one line with all the words that are wanted."""
+        """A job that does not start: this exit code, and one line with all the words that are
+        wanted."""
         got, out, err = self.run_job(*args, **{"env": with_variables(), **options})
         self.assertEqual((got, out), (code, ""), err)
         self.assertEqual(len(err.splitlines()), 1, err)
@@ -369,7 +377,8 @@ class LoggedTest(JobTest):
 
     def say(self, *flags, text=SAY, **options):
         """A job that ends well; what it says on stdout and stderr."""
-        options.setdefault("env", with_variables(OMP_NUM_THREADS="1"))  # else there is torchrun's line about it
+        # Else there is torchrun's line about it.
+        options.setdefault("env", with_variables(OMP_NUM_THREADS="1"))
         code, out, err = self.run_job("--log-dir", self.logs, *flags, self.script(text), **options)
         self.assertEqual(code, 0, err)
         return out, err

@@ -34,7 +34,8 @@ with urllib.request.urlopen(f"http://{sys.argv[1]}/v3/kv/range", question, timeo
 
 class Suspended(LinksTest):
     def job(self, name, conf="", *flags):
-        """Two nodes of a job of its own; the first hosts. Its workers run until the gate is opened."""
+        """Two nodes of a job of its own; the first hosts. Its workers run until the gate is
+        opened."""
         port, fifo, gate = free_port(), self.fifo(f"said_{name}"), self.fifo(f"gate_{name}")
         script = self.script((UNTIL_TOLD % gate).replace("{fifo}", str(fifo)), f"{name}.sh")
         nodes = [self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-id={name}", f"--rdzv-endpoint=127.0.0.1:{port}",
@@ -54,11 +55,13 @@ class Suspended(LinksTest):
     def send(nodes, signo):
         for node in nodes:
             for pid in (node.pid, *node.processes()):
-                with contextlib.suppress(ProcessLookupError):  # a worker that an agent has ended since
+                # A worker that an agent has ended since.
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signo)
 
     def test_no_worker_is_started_anew_where_nothing_was_lost(self):
-        """Several jobs at once; of the last one the lease ends meanwhile, but nobody ran who could miss it."""
+        """Several jobs at once; of the last one the lease ends meanwhile, but nobody ran who could
+        miss it."""
         whole, host, guest, long = (self.job("whole"), self.job("host"), self.job("guest"),
                                     self.job("long", ",keep_alive_interval=1"))
         jobs = whole, host, guest, long
@@ -96,7 +99,8 @@ class Suspended(LinksTest):
 
 
 class StoppedAgent(LinksTest):
-    """Somebody stops the agent alone: a debugger, `kill -STOP`. It cannot end its workers when its lease is over."""
+    """Somebody stops the agent alone: a debugger, `kill -STOP`. It cannot end its workers when its
+    lease is over."""
 
     def two(self):
         """The second is no host."""
@@ -215,7 +219,8 @@ class Firewalls(LinksTest):
 
     @etcd.needed
     def test_a_leading_agent_of_another_host_that_died_is_followed_at_once(self):
-        """The session with it is reset, as by a firewall: it had not read all of it. Its liveness connection is closed."""
+        """The session with it is reset, as by a firewall: it had not read all of it. Its liveness
+        connection is closed."""
         endpoint = self.etcd_on(0)
         nodes = self.two_hosts("--max-restarts=1", self.worker(WORKER), backend="etcd", endpoint=endpoint, conf=OFTEN, nnodes="1:2")
         asked = subprocess.run([*self.prefix(0), sys.executable, "-c", ASK, endpoint], stdout=subprocess.PIPE, text=True, check=True)
@@ -232,7 +237,8 @@ class Firewalls(LinksTest):
 
     @staticmethod
     def has_unread(pid, port):
-        """Whether a connection to that port of the process's host has bytes that nobody has read."""
+        """Whether a connection to that port of the process's host has bytes that nobody has
+        read."""
         rows = [row.split() for row in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()]
         return any(int(row[1].rpartition(":")[2], 16) == port and int(row[4].rpartition(":")[2], 16) > 0
                    for row in rows if row[3] == ESTABLISHED)

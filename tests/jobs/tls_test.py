@@ -197,7 +197,8 @@ class Tls(NodesTest):
                               + ",".join(f"{key}={value}" for key, value in files.items()), "/bin/true", **WITH_TOKEN)
 
         before = guest(self.node_files, relay.port)
-        wait_until(lambda: len(relay.bytes) > 3000, "the first join")  # both certificates and what follows
+        # Both certificates and what follows.
+        wait_until(lambda: len(relay.bytes) > 3000, "the first join")
         next_one = Authority(self.folder, "next")
         renewed = next_one.issue("host")
         for key, path in renewed.items():

@@ -70,7 +70,8 @@ class Training(JobTest):
 
     @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_stock_pytorch_gives_torchruns_digits(self):
-        digits.write_subset(self.folder, train=650, held_out=77)  # the last batch is short, a share padded
+        # The last batch is short, a share padded.
+        digits.write_subset(self.folder, train=650, held_out=77)
         args = ["--standalone", "--nproc-per-node=2", DDP_MNIST, "--epochs=1", f"--data={self.folder}"]
         env = with_variables(PYTHON_EXEC=torch_python())
         theirs = self.trained(args, env, program=(torch_python(), "-m", "torch.distributed.run"))
@@ -78,7 +79,8 @@ class Training(JobTest):
 
     @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_rank_0_serves_the_store_itself(self):
-        """TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, also where the code that makes the store does not see what the launcher says."""
+        """TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, also where the code that makes the store does not
+        see what the launcher says."""
         script = self.script(OWN_STORE, "own_store.py")
         meet = f"--rdzv-endpoint=localhost:{free_port()}"
         env = with_variables(PYTHON_EXEC=torch_python(), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", OMP_NUM_THREADS="1")
@@ -132,7 +134,8 @@ class Resized(JobTest):
                 return
 
     def train_on_two_three_one_and_two_nodes(self, trainer, is_round):
-        """`is_round` matches the line that a round begins with: its world size, and the epochs done if there are any."""
+        """`is_round` matches the line that a round begins with: its world size, and the epochs done
+        if there are any."""
         self.round = is_round
         host = self.node(trainer, is_host=True, prefix=("sh", "-c", f'exec "$@" > {self.shown}', "sh"))
         leaving = [self.node(trainer)]

@@ -47,7 +47,8 @@ class OrdersWithoutAToken(ControlTest):
         for token in "job", "none", "a guess of more than sixteen bytes":
             self.assertEqual(as_user(NOBODY, "stop", "job", endpoint=self.endpoint, token=token)[0], 5)
         self.assertEqual(self.status(), before)
-        # The same user does, by the host's own socket; also with a token that the job does not have.
+        # The same user does, by the host's own socket; also with a token that the job does not
+        # have.
         self.assertIn("rounds have 1 to 1 nodes", self.done("resize", "job", "1:1"))
         self.done("resize", "job", "1:2", token="a token of another job")
         self.done("stop", "job")
@@ -139,7 +140,8 @@ class TokensOfSchedulers(ControlTest):
         return with_variables(HOME=home, SLURM_JOB_ID="4711", SLURM_CLUSTER_NAME="lab", **more)
 
     def test_a_job_of_slurm_has_a_token_that_nobody_asked_for(self):
-        """In the user's home, for its nodes and for operators on all of them. A node that does not find it joins all the same."""
+        """In the user's home, for its nodes and for operators on all of them. A node that does not
+        find it joins all the same."""
         home = self.folder / "home"
         home.mkdir()
         elsewhere = self.folder / "elsewhere"

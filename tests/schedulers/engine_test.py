@@ -55,7 +55,8 @@ class EngineAlone(unittest.TestCase):
 
     @unittest.skipIf(slurm_test.lacking(), slurm_test.lacking())
     def test_a_slurm_step_on_two_nodes(self):
-        """Beside ddpruns on two such nodes: the sum of two hosts is rounded otherwise than that of one."""
+        """Beside ddpruns on two such nodes: the sum of two hosts is rounded otherwise than that of
+        one."""
         here = RANKS // 2
         alone = self.run_command(slurm_test.CLUSTER, "srun", "--nodes=2", f"--ntasks={RANKS}", f"--ntasks-per-node={here}", *self.mnist)
         launched = self.run_command(slurm_test.CLUSTER, "srun", "--nodes=2", "--ntasks-per-node=1", jobs.DDPRUN, f"--nproc-per-node={here}",

@@ -89,7 +89,8 @@ sbatch --wait --nodes=4 --time=5 --output={{folder}}/batch.out {{folder}}/batch.
         self.assertEqual(ids, {"slurm-1.0", "slurm-1.1"})
 
     def test_a_heterogeneous_job(self):
-        """A step on both components is one job; a step is on the first one alone unless it is told."""
+        """A step on both components is one job; a step is on the first one alone unless it is
+        told."""
         job = "salloc --nodes=2 : --nodes=1 srun --ntasks-per-node=1"
         code, out, err = self.cluster(f"{job} --het-group=0,1 {{ddprun}} {self.script(PRINT_ENV, 'env.sh')}", DDPRUN_TOKEN=TOKEN)
         self.assertEqual(code, 0, err)

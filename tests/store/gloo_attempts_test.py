@@ -1,4 +1,5 @@
-"""Two attempts of a 2-rank Gloo job on one server of ours, emptied in between: gloo_attempts_test.py <store_test_server>.
+"""Two attempts of a 2-rank Gloo job on one server of ours, emptied in between:
+gloo_attempts_test.py <store_test_server>.
 
 In the second attempt rank 1 comes late, by an event: when rank 0 already waits for its address.
 With the first attempt's keys still there rank 0 would not wait. It would find the address of a dead

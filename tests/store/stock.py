@@ -14,7 +14,8 @@ def skip(reason):
 
 
 def use_torch():
-    """Continues this script under the project's own Python, the one that has torch; skips where there is none."""
+    """Continues this script under the project's own Python, the one that has torch; skips where
+    there is none."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     python = os.environ.get("DDPRUN_TEST_PYTHON", os.path.join(root, ".venv", "bin", "python"))
     if not os.path.exists(python):

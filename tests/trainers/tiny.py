@@ -64,7 +64,8 @@ def die_once():
 
 
 def wait_for_the_kill():
-    """Says in FOLDER who this rank is. With --killed-once the first attempt then waits for its end."""
+    """Says in FOLDER who this rank is. With --killed-once the first attempt then waits for its
+    end."""
     place = f"{sys.argv[1]}/rank_{os.environ['RANK']}.{attempt()}"
     with open(place + ".tmp", "w") as file:
         file.write(str(os.getpid()))
@@ -86,8 +87,8 @@ def gloo_is_idle():
 
 
 def let_gloo_finish():
-    """Waits until Gloo's threads have freed the tensors of the last collective. One that is still at it when the interpreter ends aborts
-    the process (tests/jobs/pytorch_exit.py)."""
+    """Waits until Gloo's threads have freed the tensors of the last collective. One that is still
+    at it when the interpreter ends aborts the process (tests/jobs/pytorch_exit.py)."""
     looks = 0
     for _ in range(LOOKS_MAX):
         time.sleep(BETWEEN_LOOKS)

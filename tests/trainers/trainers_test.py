@@ -45,8 +45,9 @@ def has_gloo_thread(pid):
 
 
 def pytorch_failure(code, err):
-    """How PyTorch kept a job from its good end at its exit; None for every other end. Both launchers rightly report a failed worker.
-    Such a run is repeated, and the closing table names its launcher."""
+    """How PyTorch kept a job from its good end at its exit; None for every other end. Both
+    launchers rightly report a failed worker. Such a run is repeated, and the closing table names
+    its launcher."""
     if pytorch_exit.aborted(code, err):
         return pytorch_exit.ABORT
     return BLOCKED_AT_EXIT if code == 1 and BLOCKED_AT_EXIT in err else None
@@ -93,12 +94,14 @@ def found(pattern, text):
 
 
 class TorchrunsDigits(JobTest):
-    rows = []  # (name, torchrun's Outcome, ddprun's Outcome, launchers under which PyTorch failed at its exit)
+    # (name, torchrun's Outcome, ddprun's Outcome, launchers under which PyTorch failed at its exit)
+    rows = []
 
     def setUp(self):
         super().setUp()
         self.blocked = set()  # launchers under which a job was blocked
-        self.aborted = set()  # launchers under which PyTorch aborted each run of a job, after it had trained
+        # Launchers under which PyTorch aborted each run of a job, after it had trained.
+        self.aborted = set()
         if lacking():
             self.skipTest(lacking())
 
@@ -113,8 +116,8 @@ class TorchrunsDigits(JobTest):
             print(f"{name:<30} {losses} {seconds}  {', '.join(failures) or '-'}")
 
     def finish(self, job, launcher):
-        """(exit code, stdout, stderr) of a job. One that PyTorch blocks at its exit is ended, and its stderr says so. That is forgiven
-        once: a launcher that hangs would do it again."""
+        """(exit code, stdout, stderr) of a job. One that PyTorch blocks at its exit is ended, and
+        its stderr says so. That is forgiven once: a launcher that hangs would do it again."""
         try:
             return job.finish(RUN_DEADLINE)
         except subprocess.TimeoutExpired as late:
@@ -182,8 +185,8 @@ class TorchrunsDigits(JobTest):
         self.check(script, theirs, ours, failures)
 
     def after_a_death(self, script, theirs, failures):
-        """Rank 1 dies in the first attempt; the second must come to what a run without a death comes
-        to."""
+        """Rank 1 dies in the first attempt; the second must come to what a run without a death
+        comes to."""
         ours = self.run_well("died", "ddprun", ["--max-restarts=1"], [script, "--die-once"], failures)
         self.assertEqual(ours.attempt, 1)
         self.check(f"{script}, restarted", theirs, ours, failures)

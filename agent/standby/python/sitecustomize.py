@@ -1,6 +1,7 @@
-"""ddprun's hook in a Python worker. Python runs it before the user's code (module site). It takes itself out of the way, counts
-optimizer steps and notes imports in the worker's page (proto/worker_page.h). In a standby it runs standby.py, which lies beside it.
-Any error in it means: as if it were not there."""
+"""ddprun's hook in a Python worker. Python runs it before the user's code (module site). It takes
+itself out of the way, counts optimizer steps and notes imports in the worker's page
+(proto/worker_page.h). In a standby it runs standby.py, which lies beside it. Any error in it means:
+as if it were not there."""
 import os
 import sys
 
@@ -15,10 +16,12 @@ class Hook:
         at, notes, capacity, path = page.split(":", 3)
         at, notes, end = int(at), int(notes), int(notes) + int(capacity)
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        os.posix_fallocate(file, notes, int(capacity))  # a write to memory cannot fail for want of space
+        # A write to memory cannot fail for want of space.
+        os.posix_fallocate(file, notes, int(capacity))
         self.libc = ctypes.CDLL(None)
         self.libc.mmap.restype = ctypes.c_void_p
-        address = self.libc.mmap(None, ctypes.c_size_t(end), 3, 1, file, ctypes.c_long(0))  # PROT_READ | PROT_WRITE, MAP_SHARED
+        # PROT_READ | PROT_WRITE, MAP_SHARED
+        address = self.libc.mmap(None, ctypes.c_size_t(end), 3, 1, file, ctypes.c_long(0))
         os.close(file)
         if address in (None, 2 ** 64 - 1):
             raise OSError("mmap")
@@ -36,13 +39,15 @@ class Hook:
         os.register_at_fork(after_in_child=self.retire)
 
     def is_shared(self, spec):
-        """Whether a module is Python's own or a package's. A standby never runs the user's files."""
+        """Whether a module is Python's own or a package's. A standby never runs the user's
+        files."""
         places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
         known = spec.origin in ("built-in", "frozen") or all(place.startswith(self.shared) for place in places)
         return known and spec.name.partition(".")[0] != self.users_package
 
     def find_spec(self, name, path=None, target=None):
-        """A finder that finds nothing: it hears of each import. The one before has its spec by now."""
+        """A finder that finds nothing: it hears of each import. The one before has its spec by
+        now."""
         try:
             if self.thread() == self.main:
                 self.note_last()
@@ -111,7 +116,8 @@ class Hook:
             self.retire()
 
     def mark_failures(self):
-        """Marks a module whose import failed in the end. It was noted, since what it imported came after it."""
+        """Marks a module whose import failed in the end. It was noted, since what it imported came
+        after it."""
         self.note_last()
         entries = self.entries()
         before = entries[:self.marked]
@@ -124,7 +130,8 @@ def begin():
     told, before = os.environ.pop("DDPRUN_HOOK", ""), os.environ.pop("DDPRUN_PYTHONPATH", None)
     os.environ.pop("PYTHONPATH", None)
     os.environ.update({} if before is None else {"PYTHONPATH": before})
-    for name in "RANK", "LOCAL_RANK":  # hidden in a standby, since people look for the worker of a rank
+    # Hidden in a standby, since people look for the worker of a rank.
+    for name in "RANK", "LOCAL_RANK":
         if "?" + name[1:] in os.environ:
             os.environ[name] = os.environ.pop("?" + name[1:])
     folder = os.path.dirname(__file__)

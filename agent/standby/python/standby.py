@@ -1,6 +1,7 @@
-"""A standby: does its predecessor's imports, waits until the agent lets it go, and then becomes the worker. sitecustomize.py runs it,
-with its Hook and the descriptor of the agent's connection (proto/standby.h says what is said there). It refuses, and the
-agent starts the worker cold, where it would not be what a cold start is."""
+"""A standby: does its predecessor's imports, waits until the agent lets it go, and then becomes the
+worker. sitecustomize.py runs it, with its Hook and the descriptor of the agent's connection
+(proto/standby.h says what is said there). It refuses, and the agent starts the worker cold, where
+it would not be what a cold start is."""
 import _socket
 import os
 import sys
@@ -16,7 +17,8 @@ def refuse(why):
 
 
 class Watched(type(os.environ)):
-    """The environment while the imports run. A copy of all of it, dict(os.environ), asks for keys() and then for each of them."""
+    """The environment while the imports run. A copy of all of it, dict(os.environ), asks for keys()
+    and then for each of them."""
     read, copied, copier, names = set(), False, None, set()
 
     def __getitem__(self, name):
@@ -36,7 +38,8 @@ class Watched(type(os.environ)):
 
 
 class Guard:
-    """A finder that finds nothing. The user's files must run in the worker only, and imports must go its way."""
+    """A finder that finds nothing. The user's files must run in the worker only, and imports must
+    go its way."""
 
     def __init__(self, hook):
         self.hook, entries = hook, list(map(os.fsdecode, hook.entries()))

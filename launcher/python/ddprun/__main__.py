@@ -1,4 +1,5 @@
-"""`python -m ddprun` and the command `ddprun-launch`: the program of this environment, for this interpreter."""
+"""`python -m ddprun` and the command `ddprun-launch`: the program of this environment, for this
+interpreter."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from ._program import find_program
 
 
 def run(called: str) -> NoReturn:
-    """Becomes the program, which takes its manners from the name it is called by. PYTHON_EXEC of the user goes first."""
+    """Becomes the program, which takes its manners from the name it is called by. PYTHON_EXEC of
+    the user goes first."""
     os.environ.setdefault("PYTHON_EXEC", sys.executable)
     os.execv(find_program(), [called, *sys.argv[1:]])
 

@@ -1,7 +1,7 @@
 """launch(): runs a function in the workers of one ddprun, and brings their results back.
 
-The function, its arguments and the results travel as files in a private temporary folder, which goes when launch() ends. _worker.py is
-the other end.
+The function, its arguments and the results travel as files in a private temporary folder, which
+goes when launch() ends. _worker.py is the other end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ._program import find_program
 
 T = TypeVar("T")
 
-# A result is for numbers and small tables; weights belong into a checkpoint. A launch of many workers reads all of them into memory.
+# A result is for numbers and small tables; weights belong into a checkpoint. A launch of many
+# workers reads all of them into memory.
 MAX_RESULT_BYTES = 256 << 20
 WORKER = str(pathlib.Path(__file__).with_name("_worker.py"))
 # Becomes ddprun. It is told to end when the process that called launch() dies, of SIGKILL too
@@ -43,9 +44,11 @@ os.execv(sys.argv[3], sys.argv[3:])
 class Failed(RuntimeError):
     """The job did not succeed.
 
-    rank: of the worker that failed first; None if no worker did (a wrong flag, a rendezvous that timed out).
+    rank: of the worker that failed first; None if no worker did (a wrong flag, a rendezvous that
+        timed out).
     traceback: that worker's Python traceback; empty if it left none.
-    report: ddprun's failure report (docs/torchrun.md, "The report as JSON"); empty if ddprun refused to start.
+    report: ddprun's failure report (docs/torchrun.md, "The report as JSON"); empty if ddprun
+        refused to start.
     exit_code: ddprun's.
     """
 
@@ -63,11 +66,14 @@ class Failed(RuntimeError):
 
 def launch(fn: Callable[..., T], args: Sequence[Any] = (), *, nproc_per_node: Union[int, str] = "auto",
            flags: Sequence[str] = ()) -> Dict[int, T]:
-    """Runs fn(*args) in nproc_per_node workers and returns {rank: what it returned}, of the ranks on this node.
+    """Runs fn(*args) in nproc_per_node workers and returns {rank: what it returned}, of the ranks
+    on this node.
 
-    The workers are ddprun's: they have RANK, WORLD_SIZE, MASTER_ADDR and so on. `flags` are ddprun's other options, such as
-    ["--max-restarts=3"]. fn, args and results are pickled; what a notebook or a console defines needs the package cloudpickle. A script
-    calls launch() below `if __name__ == "__main__":`, since each worker imports it. Raises Failed if the job did not succeed.
+    The workers are ddprun's: they have RANK, WORLD_SIZE, MASTER_ADDR and so on. `flags` are
+    ddprun's other options, such as ["--max-restarts=3"]. fn, args and results are pickled; what a
+    notebook or a console defines needs the package cloudpickle. A script calls launch() below `if
+    __name__ == "__main__":`, since each worker imports it. Raises Failed if the job did not
+    succeed.
     """
     _refuse_while_imported()
     _check_flags(flags)

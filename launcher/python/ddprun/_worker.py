@@ -1,4 +1,5 @@
-"""One worker of launch(): prepares the main module, calls the function, writes its result. argv[1] is the folder of the launch.
+"""One worker of launch(): prepares the main module, calls the function, writes its result. argv[1]
+is the folder of the launch.
 
 It is run as a file, so that a worker needs nothing of its caller's sys.path to start.
 """
@@ -32,7 +33,8 @@ def write_whole(path: str, content: bytes) -> None:
 
 
 def record(error: BaseException) -> None:
-    """Leaves the error where ddprun reads it, in the form of torch's @record (multiprocessing/errors/error_handler.py, 2.11)."""
+    """Leaves the error where ddprun reads it, in the form of torch's @record
+    (multiprocessing/errors/error_handler.py, 2.11)."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.path.exists(path):
         return

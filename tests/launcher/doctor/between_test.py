@@ -86,7 +86,8 @@ class BetweenNodes(namespaces_test.TwoHosts):
             self.assertEqual([remedy for _, _, remedy in self.failures(checks)], remedies)
 
     def test_ports_that_drop_in_one_direction(self):
-        # The rendezvous' port and what this host began itself come through, as a firewall would have it. Rank 0 has the store.
+        # The rendezvous' port and what this host began itself come through, as a firewall would
+        # have it. Rank 0 has the store.
         self.nft(1, "table inet f { chain i { type filter hook input priority 0; ct state established,related accept; iif lo accept; drop; }\n}")
         for _ in range(TRIES):
             results, checks, seconds = self.pair()
