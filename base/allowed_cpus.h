@@ -1,4 +1,4 @@
-// Which CPUs a process may run on. No state; any thread.
+// The CPUs that a process may run on. No state; any thread.
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 // Our side of bench/allreduce. It forks the ranks, sums float32 buffers of several sizes and prints
-// one line of JSON for each size. It is the time of one sum on rank 0 in microseconds, from launch
-// to complete, as a training step sees it.
+// one line of JSON for each size. It has the time of one sum on rank 0 in microseconds. That time
+// goes from launch to complete, as a training step sees it.
 //   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] RANKS
 //                   BYTES:REPETITIONS…
 // RANKS are those of a host. With --hosts each host is a network namespace (ip-netns(8)) with that

@@ -1,5 +1,5 @@
 // Our side of bench/step: one rank. It takes orders `MODEL VARIANT WARM_UPS STEPS` from a named
-// pipe and writes a line of JSON for each to another one. The line has the time of each step, and
+// pipe. It answers each with a line of JSON in another one. The line has the time of each step, and
 // the usage of the measured steps together. It ends when nobody has the other end of the orders
 // open any more. Started by ddprun:
 //   bench-step FOLDER      with FOLDER/orders.RANK and FOLDER/answers.RANK
@@ -37,7 +37,7 @@ namespace {
 
 // The limit of one wait for the other ranks. They get the same order at the same time.
 constexpr std::chrono::seconds kTimeout{120};
-// Whose loss is told. Every trainer comes to it, and it has seen the sums of two steps.
+// The step whose loss is told. Every trainer comes to it, and it has seen the sums of two steps.
 constexpr int kStepOfLoss = 3;
 
 enum class Variant {

@@ -42,7 +42,7 @@ class Group {
 
   // Whether this process leads beyond doubt, and knows all jobs.
   bool leads() const { return is_ready_ && election_.may_grant(); }
-  // Who leads, for people; where this process does not.
+  // Names the leader, for people, if this process does not lead.
   std::string who_leads() const;
 
   // While this process leads: as in JobRecordStore.

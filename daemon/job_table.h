@@ -1,6 +1,6 @@
-// Which jobs a ddprund has. It decides whether a node may make or join one, and when one is given
-// up. Pure: `now` and what the process uses come in. It knows a job by a number, since an id is
-// used again after its job's end. Owned by Daemon, used on its thread.
+// The jobs that a ddprund has. It decides whether a node may make or join one, and when one is
+// given up. Pure: `now` and what the process uses come in. It knows a job by a number, since an id
+// is used again after its job's end. Owned by Daemon, used on its thread.
 #pragma once
 
 #include <chrono>

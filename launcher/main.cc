@@ -105,7 +105,7 @@ Result<Inheritance> take_inheritance(const Options& options, const EnvLookup& en
   return inherited;
 }
 
-// Whose lines these are, where several nodes share a console.
+// Returns the name of this node if several nodes may share a console. Lines begin with it.
 std::string shown_host(const Options& options, const Examination& node) {
   return options.nodes.max == 1 ? std::string() : node.self.host_name;
 }

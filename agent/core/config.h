@@ -48,7 +48,7 @@ struct OutputPlan {
   bool fold = false;  // the console shows equal lines of several ranks once: "[ranks 1-7] …"
 };
 
-// Which signals end the job, and which ones the workers get as a message.
+// The signals that end the job, and those that the workers get as a message.
 struct SignalPlan {
   std::vector<int> stop{SIGTERM, SIGINT, SIGHUP, SIGQUIT};   // each means "end the job"
   std::string stop_names = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // as the user wrote it; workers get it
@@ -92,7 +92,7 @@ struct WatchPlan {
   // worker (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT). 0: off.
   std::chrono::milliseconds most_sleep{0};
   std::optional<std::uint16_t> health_port{};  // kHealthPortVariable; unset: no port
-  // Which users of this host may use the store: all, or those as which the job's processes run.
+  // All users of this host may use the store. If false: those as which the job's processes run.
   bool any_store_user = false;  // kStoreUsersVariable=any
 };
 

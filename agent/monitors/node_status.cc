@@ -31,7 +31,7 @@ std::string unhealthy(const NodeInfo& facts) {
   return {};
 }
 
-// Who is in the round, by rank; then the others, as they came.
+// Adds the nodes of the round, by rank, then the others, as they came.
 void add_seats(const rendezvous::Members& members, http::JobStatus& job) {
   std::vector<const Member*> all;
   members.for_each([&all](const Member& member) { all.push_back(&member); });

@@ -61,7 +61,7 @@ Result<FileHandle> open_fifo(const std::string& path, bool& made) {
   struct stat facts {};
   if (named.get() < 0 || ::fstat(named.get(), &facts) != 0) return failed(path, errno);
   if (!S_ISFIFO(facts.st_mode)) return failed(path, EEXIST);
-  // Who may write to it may have our workers killed.
+  // A process that may write to it may have our workers killed.
   if (facts.st_uid != ::geteuid() && facts.st_uid != 0) return foreign(path, facts.st_uid);
   // For writing too. If we only read, the FIFO would be at its end whenever the last worker closes
   // it. The loop would wake up again and again.

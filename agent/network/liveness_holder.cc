@@ -97,7 +97,7 @@ struct LivenessHolder::State {
   Number next_number = 0;
 };
 
-// Who speaks on is no node of ours, and goes.
+// Waits for the end of a connection. Closes it also if its peer speaks on: that is no node of ours.
 void LivenessHolder::State::wait(const std::shared_ptr<State>& self, Number number) {
   self->sockets.at(number).async_wait(tcp::socket::wait_read,
                                       [self, number](const error_code& /*closed*/) {

@@ -21,7 +21,7 @@ namespace ddprun::agent {
 
 inline constexpr std::size_t kMostLiveness = 64;
 
-// Who may stay. Pure.
+// The places of connections that may stay. Pure.
 class LivenessPlaces {
  public:
   using Number = std::uint64_t;  // in the order of their coming

@@ -29,7 +29,7 @@ inline constexpr std::size_t kFoldBytes = std::size_t{1} << 20;
 // ids. If this were not counted, empty lines would cost nothing and wait without limit.
 inline constexpr std::size_t kFoldLineBytes = 256;
 
-// Whose line it is, and what stands before it on the console.
+// The worker that a line is of, and the text before it on the console.
 struct LineSource {
   int rank = 0;  // global
   std::string prefix;

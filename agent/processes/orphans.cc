@@ -67,7 +67,8 @@ void add_families(std::map<pid_t, ProcessEntry>& processes) {
   }
 }
 
-// Whose file it is, or whose process (proc(5): the owner of /proc/<pid>). Nothing: it is gone.
+// Returns the owner of a file or a process (proc(5): the owner of /proc/<pid>). Nothing: it is
+// gone.
 std::optional<uid_t> owner_of(const std::string& path) {
   struct stat facts {};
   return ::lstat(path.c_str(), &facts) == 0 ? std::optional(facts.st_uid) : std::nullopt;
@@ -167,8 +168,8 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, ProcessEntry>& processes,
   // with that cookie is an orphan for us.
   const Line ours = line_of(self, processes);
   std::map<pid_t, pid_t> tops;
-  // Who took in an orphan of which job. A second pass is needed. All processes of that job below
-  // this parent are then orphans, also those that show no sign of it.
+  // The processes that took in orphans, and of which job. A second pass is needed. All processes of
+  // that job below this parent are then orphans, also those that show no sign of it.
   std::set<std::pair<pid_t, std::string>> takers;
   for (const auto& [pid, process] : processes) {
     if (!process.cookie || !gone.contains(*process.cookie) ||

@@ -1,4 +1,4 @@
-// Which programs the Python hook can reach. Pure.
+// The programs that the Python hook can reach. Pure.
 #pragma once
 
 #include "agent/core/config.h"

@@ -53,7 +53,7 @@ class LivenessProbe {
   std::vector<std::shared_ptr<Visit>> visits_;
 };
 
-// Which ports of a process take connections while it lives: those whose refusal will count. Each is
+// The ports of a process that take connections while it lives. Their refusal will count. Each is
 // tried once.
 class ProbedPorts {
  public:

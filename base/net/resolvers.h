@@ -1,5 +1,5 @@
-// Which of glibc's resolvers look up names of hosts and services. Called once, by main, before any
-// other thread and before the first look-up.
+// Chooses which of glibc's resolvers look up names of hosts and services. Called once, by main,
+// before any other thread and before the first look-up.
 #pragma once
 
 namespace ddprun {

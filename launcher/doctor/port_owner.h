@@ -1,4 +1,4 @@
-// Who has a TCP port of this node. Looks at /proc; main thread, at start.
+// Finds the process that has a TCP port of this node. Looks at /proc; main thread, at start.
 #pragma once
 
 #include <cstdint>

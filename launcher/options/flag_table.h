@@ -65,8 +65,8 @@ enum class FlagId {
 // kSwitch takes no value: it is on or off.
 enum class FlagKind { kValue, kSwitch };
 
-// Whose flag it is. Only torchrun's flags can be abbreviated. A prefix that is unique with torchrun
-// must stay unique here. So ddprun's own flags must not take part.
+// The program that a flag comes from. Only torchrun's flags can be abbreviated. A prefix that is
+// unique with torchrun must stay unique here. So ddprun's own flags must not take part.
 enum class FlagOwner { kTorchrun, kDdprun };
 
 struct Flag {

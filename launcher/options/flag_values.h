@@ -54,7 +54,7 @@ struct NodeCount {
   bool operator==(const NodeCount&) const = default;
 };
 
-// Which of a worker's streams are meant; the numbers are torchrun's digits.
+// A choice of a worker's streams; the numbers are torchrun's digits.
 enum class Streams { kNone = 0, kOut = 1, kErr = 2, kBoth = 3 };
 
 constexpr bool has_out(Streams streams) {

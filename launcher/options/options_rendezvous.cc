@@ -145,7 +145,7 @@ void read_backend(ParseContext& context) {
   }
 }
 
-// Whose keys of --rdzv-conf count.
+// The rendezvous whose keys of --rdzv-conf count.
 enum class Keys { kStatic, kC10d, kEtcd };
 
 Keys keys_of(const ParseContext& context) {

@@ -206,7 +206,7 @@ void ControlService::Calls::asked(const SharedCall& call, const Result<Proof>& p
   call->admit(in->answer);
   const auto asked = decode_question(question);
   if (!asked) return call->answer(refusal(asked.error()));
-  // Who knows the token of one job must not ask about another one.
+  // A caller that knows the token of one job must not ask about another one.
   if (asked->job != in->job)
     return call->break_off(unauthenticated("the proof is for another job"));
   answer(call, *asked);
@@ -232,7 +232,8 @@ void ControlService::Calls::answer(const SharedCall& call, const ControlQuestion
   });
 }
 
-// Who asked is told when the nodes are: before, the next leader would go on with the job.
+// Answers the caller when the nodes are told. If it answered before, the next leader would go on
+// with the job.
 void ControlService::Calls::stop(const SharedCall& call, JobControl& job, const std::string& by) {
   const auto stopped = job.stop(by);
   if (!stopped) return call->answer(refusal(stopped.error()));

@@ -38,7 +38,8 @@ class ControlService {
     std::function<std::vector<JobControl*>()> jobs;
     // A job that a leader before this one left, and that is not here.
     std::function<std::optional<InheritedJob>(const std::string& rdzv_id)> inherited{};
-    // Who asks over this connection (gRPC's name for it) has proved that it knows the token.
+    // Called when the caller of this connection (gRPC's name for it) has proved that it knows the
+    // token.
     std::function<void(const std::string& peer)> on_admitted{};
     // The size of an answer that shows all jobs. The job that passes it is the last one of its
     // page.

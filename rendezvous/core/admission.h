@@ -1,4 +1,4 @@
-// Who can be in a job at all. Pure; used by Membership only.
+// Decides which nodes can be in a job at all. Pure; used by Membership only.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
-// Who is here: the nodes that the membership knows, and how each of them stands. Finds a node by
-// its session, its id, the rank it wants and its arrival. Does not look at all nodes for that.
-// Counts them by state. Decides nothing: membership.h does. Pure. Owned by Membership.
+// The nodes that the membership knows, and the state of each. Finds a node by its session, its id,
+// the rank it wants and its arrival. Does not look at all nodes for that. Counts them by state.
+// Decides nothing: membership.h does. Pure. Owned by Membership.
 #pragma once
 
 #include <array>
@@ -87,7 +87,7 @@ class Members {
   // null: none.
   const Member* holder_of_id(const std::string& node_id) const;
   const Member* holder_of_rank(int node_rank) const;
-  // Which of the ranks below `ranks` no node claims, "1, 3"; empty where none is claimed.
+  // Names the ranks below `ranks` that no node claims, as in "1, 3". Empty if no rank is claimed.
   std::string missing_ranks(int ranks) const;
   // The spare that came first; null: none.
   Member* first_spare();

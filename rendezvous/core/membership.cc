@@ -82,8 +82,8 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const PeerIn
   return outcome;
 }
 
-// Told on the host too: its job waits for a node that the user thinks is there. Who is not proven
-// may say the same again and again.
+// Tells it on the host too: its job waits for a node that the user thinks is there. An
+// unauthenticated peer may say the same again and again.
 void Membership::note_refusal(const JoinRefusal& refusal, const PeerInfo& observed, Time now,
                               Outcome& outcome) {
   if (!refusal.is_the_users || now < note_refusal_at_) return;

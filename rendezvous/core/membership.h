@@ -80,7 +80,7 @@ class Membership {
   Outcome joined(SessionId session, const NodeSpec& spec, const PeerInfo& observed, Time now);
   // The node had a session before, with this leader or another, and says how far it is. `session`
   // is that session where this leader knows it. A node that is where this leader takes it to be is
-  // told nothing. Whatever it did not hear is said again. If it is in another round or seat, it is
+  // told nothing. It is told again what it did not hear. If it is in another round or seat, it is
   // not believed. It is told that its round broke, and must end its workers before the next round
   // starts. It takes nobody's seat.
   Outcome resumed(SessionId session, const ResumeRequest& node, const PeerInfo& observed, Time now);

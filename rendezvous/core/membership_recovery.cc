@@ -48,7 +48,7 @@ Outcome Membership::resumed(SessionId session, const ResumeRequest& node, const 
   return outcome;
 }
 
-// The others of that round come back, too, or their leases end. Who waits here already is a
+// The others of that round come back, too, or their leases end. A node that waits here already is a
 // newcomer.
 void Membership::take_round_over(const ResumeRequest& node) {
   const bool is_round = node.round > 0 && node.round < kMostRoundsAhead && node.node_count > 0 &&
@@ -145,7 +145,7 @@ void Membership::came_back(Member& member, const ResumeRequest& node, Time now, 
 
 // It must end its workers and join. If the round that it speaks of broke, it is told why.
 void Membership::disbelieve(Member& member, const ResumeRequest& node, Outcome& outcome) {
-  // Who has a seat keeps it.
+  // A node that has a seat keeps it.
   const bool has_seat = member.holds_seat();
   if (!has_seat) member.entrant.previous_seat = -1;
   members_.set_state(member, has_seat ? MemberState::kStopping : MemberState::kDisbelieved);

@@ -24,8 +24,8 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   if (!enough) return {RoundDecision::kWait, Reason::kTooFew, given_up_at};
   if (roster.awaited > 0 && now < roster.awaited_until)
     return {RoundDecision::kWait, Reason::kReturning, std::min(roster.awaited_until, given_up_at)};
-  // After a restart everybody who lives is back: a last call would only cost time. Who comes later
-  // is taken in by a resize.
+  // After a restart everybody who lives is back: a last call would only cost time. A resize takes
+  // in the nodes that come later.
   if (!roster.is_first) return {RoundDecision::kClose, Reason::kAllBack, now};
   const Time last_call_ends = roster.min_reached_at + policy.last_call;
   if (now >= last_call_ends) return {RoundDecision::kClose, Reason::kLastCallOver, now};

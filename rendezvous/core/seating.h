@@ -1,6 +1,5 @@
-// Who sits where: turns the nodes that are in a round into the Round and their seats. Pure, so any
-// thread may use it: equal inputs give equal answers. It does not decide who is in the round;
-// membership.h does.
+// Turns the nodes that are in a round into the Round and their seats. Pure, so any thread may use
+// it: equal inputs give equal answers. It does not decide who is in the round; membership.h does.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +37,7 @@ struct Entrant {
 };
 
 // The nodes' indices in seat order. A node gets the node rank that it must have if that is below
-// the number of nodes. No two may claim the same. Who was in the last round keeps its seat if that
+// the number of nodes. No two may claim the same. A node of the last round keeps its seat if that
 // is free; no two may have had the same. Then preferences are met if they can be. The others fill
 // the free seats in the order given, which is their order of arrival.
 std::vector<std::size_t> order_of_seats(const std::vector<const Entrant*>& arrivals);

@@ -36,7 +36,8 @@ v3::TxnRequest with_reads(const JobKeys& keys) {
   return request;
 }
 
-// Who watches a key does so from the revision after one that etcd told.
+// Returns whether a watch may begin after `revision`. Each watch begins at the revision after one
+// that etcd told.
 bool has_next(std::int64_t revision) { return revision < std::numeric_limits<std::int64_t>::max(); }
 
 // A value that is too long makes no sense, and is cut so that it makes none.

@@ -42,7 +42,7 @@ struct EtcdPlan {
 inline constexpr std::array<std::string_view, 11> kEtcdKeys = {
     "etcd_prefix", "protocol",     "cacert",   "ca_cert",  "cert",         "ssl_cert",
     "key",         "ssl_cert_key", "username", "password", "password_file"};
-// Which daemons: of agents alone.
+// The daemons of a group. Agents alone have this key.
 inline constexpr std::string_view kDaemonsKey = "daemons";
 
 // Sets what a key of kEtcdKeys, or kDaemonsKey, names. Error kInvalidArgument: what is expected,

@@ -45,7 +45,7 @@ LeadershipActions Leadership::leader_lost(Time now, bool was_closed) {
   return read(now);
 }
 
-// Who has been refused already need not wait any more.
+// A candidate whose probe was refused already need not wait any more.
 LeadershipActions Leadership::leader_closed(const std::string& value, Time now) {
   if (step_ == Step::kOver || value != seen_.value) return {};
   closed_at_ = now;
@@ -221,7 +221,7 @@ LeadershipActions Leadership::watch_ended(Time now) {
   if (step_ == Step::kLeading) return check();
   // A probe must not wait for a watch that may never hold.
   if (step_ == Step::kProbing) return {watch()};
-  // Who pauses, or has its leader, looks anyway, and then watches again.
+  // A candidate that pauses, or that has its leader, looks anyway. Then it watches again.
   return step_ == Step::kFollowing ? read(now) : LeadershipActions{};
 }
 

@@ -1,7 +1,7 @@
-// Who leads the rendezvous of a job. It is one agent's view of a key in etcd that one agent can
-// hold at a time. Its value is the leader's address. Its revision tells one holding from the next.
-// It is there for as long as the holder renews a lease. Pure: an event and `now` go in, actions
-// come out. It does not know etcd's messages nor connections: election.h does.
+// Decides whether this agent leads the rendezvous of a job. It is one agent's view of a key in etcd
+// that one agent can hold at a time. Its value is the leader's address. Its revision tells one
+// holding from the next. It is there for as long as the holder renews a lease. Pure: an event and
+// `now` go in, actions come out. It does not know etcd's messages nor connections: election.h does.
 //
 //   candidate --(the key is taken)--> leader --(lease in doubt, key of another)--> lost leadership
 //      |   ^                                                                          |
@@ -13,9 +13,9 @@
 // key is taken over at once, by a transaction that compares its revision. So one of many wins. A
 // firewall that is loaded anew refuses as well, and resets open connections. If it may be that, the
 // refusal must last. It closes nothing. So it is none if the leader's kernel has just closed a
-// connection. That is the session's, or one on which nobody speaks (grpc/liveness.h). Silence may
-// be the network's, and a leader whom we never reached may be behind a firewall that refuses. Then
-// the lease decides, and the candidate watches the key and looks again.
+// connection. That connection is the session's, or one on which nobody speaks (grpc/liveness.h).
+// Silence may be the network's, and a leader whom we never reached may be behind a firewall that
+// refuses. Then the lease decides, and the candidate watches the key and looks again.
 //
 // A leader may publish only by transactions that compare the key's revision. Beside that it steps
 // down by its own clock. Its lease counts from when it sent the confirmed request, since etcd

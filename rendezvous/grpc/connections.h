@@ -101,7 +101,8 @@ class Intake {
 
   // Owns `fd`.
   void take(int fd, Connections::Way way);
-  // Who called over the connection `peer` (gRPC's name for it) has proved that it knows the token.
+  // Notes that the caller of the connection `peer` (gRPC's name for it) has proved that it knows
+  // the token.
   void admitted(const std::string& peer);
 
  private:

@@ -96,8 +96,8 @@ class Service {
   void adopt(int fd);
   // The same for a connection that begins with TLS. Only with ServiceOptions::tls.
   void adopt_tls(int fd);
-  // Who called over the connection `peer` (gRPC's name for it) has proved that it knows the token.
-  // For the services that ServiceOptions::more adds.
+  // Notes that the caller of the connection `peer` (gRPC's name for it) has proved that it knows
+  // the token. For the services that ServiceOptions::more adds.
   void admitted(const std::string& peer);
   // Frees what it keeps of connections that have ended. For a quiet moment after many have.
   void tidy();

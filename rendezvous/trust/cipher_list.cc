@@ -75,7 +75,7 @@ const OSSL_ALGORITHM* query(void* /*context*/, int operation, int* no_cache) {
   return tables[static_cast<std::size_t>(operation)].data();
 }
 
-// Who asked for capabilities, and with what.
+// The callback that asked for capabilities, and its argument.
 struct CapabilityQuery {
   OSSL_CALLBACK* callback;
   void* argument;

@@ -24,10 +24,10 @@ namespace ddprun::rendezvous {
 // machine, an honest one may need some seconds.
 inline constexpr std::chrono::seconds kProofLimit{20};
 
-// Which token a host has for one of its jobs.
+// The token that a host has for one of its jobs.
 struct HostToken {
   std::string key;  // key_of_token(); empty: none
-  // Who does not know it is let in all the same, and is proved nothing.
+  // A caller that does not know it is let in all the same. The host proves nothing to it.
   bool is_optional = false;
 };
 
@@ -57,7 +57,7 @@ class NodeAuthenticator {
 
   // A call came that asks for `job` and brings a nonce; `host_nonce` is a fresh one of ours.
   // Errors: kProtocol, it brings something that no node of ours brings; kNotFound, the job is not
-  // here. Who is refused must end its call in time, too: it may never read why.
+  // here. A refused caller must end its call in time, too: it may never read why.
   Result<Challenge> called(CallId call, std::string job, std::string node_nonce,
                            std::string host_nonce, Time now);
   // The call's answer, which came in clear or by TLS, and an operator's question. Error: kRejected.

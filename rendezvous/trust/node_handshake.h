@@ -16,7 +16,7 @@ namespace ddprun::rendezvous {
 // error would name no option.
 std::optional<Error> check_lengths(const std::string& token, const std::string& job);
 
-// Which token a caller has for a job.
+// The token that a caller has for a job.
 struct CallerToken {
   std::string key;  // key_of_token(); empty: none
   // It was made without being asked for. A host that does not know it is a host as one without a

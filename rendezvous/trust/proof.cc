@@ -41,7 +41,8 @@ std::string text_to_prove(Prover prover, const ProofTerms& terms) {
   return text;
 }
 
-// The cost of scrypt: 16 MiB, and some 0.1 s. Who tries tokens needs the same for each.
+// The cost of scrypt: 16 MiB, and some 0.1 s. An attacker that tries tokens needs the same for
+// each.
 constexpr std::uint64_t kStretchCost = 1 << 14;
 constexpr std::uint64_t kStretchBlocks = 8;
 constexpr std::uint64_t kStretchTurns = 2;

@@ -57,7 +57,7 @@ struct ProofTerms {
   bool operator==(const ProofTerms&) const = default;
 };
 
-// Whose proof it is. It is part of what is proved: a proof that is sent back proves nothing.
+// The side that proves. It is part of what is proved: a proof that is sent back proves nothing.
 enum class Prover { kHost, kCaller };
 
 // Returns the key that proofs are made with. The token itself; one of fewer than kShortToken bytes

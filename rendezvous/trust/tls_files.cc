@@ -37,8 +37,8 @@ using Bio = std::unique_ptr<BIO, Deleter<::BIO_free_all>>;
 using Store = std::unique_ptr<X509_STORE, Deleter<::X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, Deleter<::X509_STORE_CTX_free>>;
 
-// Whatever OpenSSL thinks of the files, down to their end, it puts into the thread's queue of
-// errors. The next handshake would take it for its own.
+// Empties the thread's queue of errors at its end. OpenSSL puts into it what it thinks of the
+// files, down to their end. The next handshake would take that for its own.
 struct ErrorQueueCleaner {
   ErrorQueueCleaner() = default;
   ErrorQueueCleaner(const ErrorQueueCleaner&) = delete;

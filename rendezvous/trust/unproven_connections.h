@@ -1,9 +1,9 @@
-// Which connections gRPC gets, and when: those over which nobody has proved yet that it knows the
-// token. Their cost is bounded: so many are served at a time, and so many a second may end without
-// proof. Nodes that prove themselves cost nothing of that. While others wait each of them makes
-// room for one more. So 10,000 need not come 256 by 256. A connection that ends without a proof
-// takes such room back, and so does quiet. Beyond the bounds connections wait. Each address has its
-// turn, and in each address the newest and the oldest by turns. Those in between may be one
+// Decides which unproven connections gRPC gets, and when. Over these nobody has proved yet that it
+// knows the token. Their cost is bounded: so many are served at a time, and so many a second may
+// end without proof. Nodes that prove themselves cost nothing of that. While others wait each of
+// them makes room for one more. So 10,000 need not come 256 by 256. A connection that ends without
+// a proof takes such room back, and so does quiet. Beyond the bounds connections wait. Each address
+// has its turn, and in each address the newest and the oldest by turns. Those in between may be one
 // attacker's. While others wait, one that does not prove itself in time is cut. Pure: events and
 // `now` go in, what must be done comes out. Owned by Intake.
 #pragma once

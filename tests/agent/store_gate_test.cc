@@ -1,4 +1,5 @@
-// Who of this host is admitted to the store. tests/jobs/store_users_test.py has real connections.
+// The users of this host that are admitted to the store. tests/jobs/store_users_test.py has real
+// connections.
 #include "agent/store_gate.h"
 
 #include <gtest/gtest.h>

@@ -2,8 +2,8 @@
 """A worker that says what it was given, then does what PROBE_PLAN tells its rank. Only the standard
 library.
 
-PROBE_OUT    folder for its notes: one <node>.<attempt>.<rank>.json a start, and for each signal
-             heard a line in heard.<rank>
+PROBE_OUT    folder for its notes: one <node>.<attempt>.<rank>.json a start. Each signal heard is a
+             line in heard.<rank>
 PROBE_PLAN   JSON: "RANK" or "RANK@ATTEMPT" -> a list of steps; none: exit 0
   "peers"          wait until all workers of this attempt have noted their start
   "exit N"         exit with N           "kill N"     die of signal N

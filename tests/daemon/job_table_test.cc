@@ -1,4 +1,4 @@
-// Which jobs a daemon makes, refuses, gives up and forgets. Virtual time.
+// The jobs that a daemon makes, refuses, gives up and forgets. Virtual time.
 #include "daemon/job_table.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // The port demultiplexer over real loopback connections. The input is a script. It says whether TLS
 // is taken, which connection is opened, its bytes and end, and when the port is reset. At the end
 // each connection is with the one that its first byte names, with nothing read from it. Or it is
-// closed for a reason. Who begins TLS where it is not taken gets the alert that says so.
+// closed for a reason. A peer that begins TLS where it is not taken gets the alert that says so.
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -35,7 +35,7 @@ using rendezvous::PortDemultiplexer;
 
 enum class Owner { kNobody, kStore, kRendezvous, kRendezvousByTls, kLiveness };
 
-// Whom a first byte names. Another protocol on the port is a line here.
+// The owner that a first byte names. Another protocol on the port is a line here.
 constexpr char kTls = 0x16;
 constexpr std::array<std::pair<char, Owner>, 4> kFirstBytes = {
     {{'\0', Owner::kStore},

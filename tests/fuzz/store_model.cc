@@ -20,7 +20,7 @@ Expected StoreModel::apply(ConnectionId from, const Request& request) {
   Expected out;
   dispatch(from, request, out);
   if (out.fails) out.reply.clear();
-  // Who ends a wait of its own is told in its own answer.
+  // A client that ends a wait of its own is told in its own answer.
   const auto own = std::count(out.woken.begin(), out.woken.end(), from);
   for (auto n = own; n > 0; --n) put_status(Status::kReady, out.reply);
   std::erase(out.woken, from);

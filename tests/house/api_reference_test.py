@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The API reference: Doxygen makes it of the public headers, and warns of nothing. Whatever is
+"""The API reference: Doxygen makes it of the public headers, and warns of nothing. All that is
 public has a docstring. Only the standard library, and doxygen."""
 
 import importlib.util

@@ -73,7 +73,9 @@ def long_sentences(page):
 
 def turned_sentences(page):
     """Sentences that do not begin with their subject."""
-    return [text for text in sentences(page) if re.match(r"(?:Where|What|Whoever|Of)\b", text)]
+    return [text for text in sentences(page)
+            if re.match(r"(?:Where|What|Who|Whoever|Whom|Whose|Which|Of)\b", text)
+            and not text.endswith("?")]
 
 
 def wide_lines(page):

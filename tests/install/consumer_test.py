@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Programs outside the project find the installed engine and build on it: README's, which trains
-two ranks, and a reader of a table.
+"""Programs outside the project find the installed engine and build on it. README's program trains
+two ranks; another one reads a table.
 
 They see no Boost and none of the engine's insides. Each public header compiles alone.
 """

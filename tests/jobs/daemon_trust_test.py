@@ -1,5 +1,5 @@
-"""Whom a ddprund and its operators believe: certificates, and what somebody can do who hears or
-answers in its place."""
+"""A ddprund and its operators believe certificates. These tests show what an attacker can do that
+hears or answers in its place."""
 
 import pathlib
 import shutil

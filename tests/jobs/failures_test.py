@@ -1,4 +1,4 @@
-"""Who is to blame: the root cause, and the error files that workers write."""
+"""The worker that is to blame: the root cause, and the error files that workers write."""
 
 import json
 import os

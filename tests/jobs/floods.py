@@ -69,8 +69,8 @@ def client_hello():
 
 
 def units_of(path):
-    """{KIND: (what a connection says first, what it sends as its unit number N)}; N counts from 0
-    on each connection."""
+    """Returns {KIND: (what a connection says first, what it sends as its unit number N)}. N
+    counts from 0 on each connection."""
     its, question = call(path.encode()), call(QUESTION.encode())
     ping = frame(6, 0, 0, b"12345678")
     return {

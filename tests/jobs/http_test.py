@@ -326,7 +326,7 @@ class Server(HttpTest):
 
 
 class ReachTest(TwoHosts):
-    """Who reaches the pages of a program on the first host."""
+    """The hosts that reach the pages of a program on the first host."""
 
     FLAGS = (("--http=:9400", []), ("--http=9400", []), ("--http=10.77.0.1:9400", [0, 1]), ("--http=0.0.0.0:9400", [0, 1]))
 

@@ -57,7 +57,7 @@ class Scanned(DaemonTest):
         self.assertLess(descriptors, before[0] + SLOW * len(ports) + OTHER_DESCRIPTORS)
         if not sanitized():
             self.assertLess(mib, before[1] + SPARE_MIB)
-        # Who has hung up costs nothing any more.
+        # A peer that has hung up costs nothing any more.
         wait_until(lambda: self.descriptors(pid) <= before[0] + AFTERWARDS, "the unauthenticated peers' descriptors to be closed")
 
     def test_every_port_of_a_host(self):

@@ -1,4 +1,4 @@
-"""Who of this host may use a job's store, and how much memory it may take."""
+"""The users of this host that may use a job's store, and how much memory it may take."""
 
 import os
 import signal

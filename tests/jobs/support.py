@@ -23,7 +23,7 @@ import uuid
 
 from machine import DEADLINE, each_process_with, environment_of, listening_inodes, state_of, wait_until
 
-# Who starts tests in the background or with nohup has them ignore these, and ddprun would keep them
+# Tests that were started in the background or with nohup ignore these. ddprun would keep them
 # ignored.
 for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
     if signal.getsignal(signo) == signal.SIG_IGN:

@@ -62,7 +62,7 @@ TEST(HostList, IsBounded) {
   }
 }
 
-// Whatever comes, it ends and stays within its bounds.
+// The parser ends and stays within its bounds, whatever comes.
 TEST(HostList, TakesAnyText) {
   std::mt19937 random(15);  // NOLINT(cert-msc51-cpp): the same lists each time
   constexpr std::string_view kLetters = "ab019[]-,, ";

@@ -107,7 +107,7 @@ void SimHost::resumed(SessionId session, const rendezvous::ResumeRequest& node) 
   if (node.state == rendezvous::NodeState::kSucceeded && node.round == last_round_)
     done_.insert(known.member);
   for (rendezvous::Outcome& unsent : unsent_) unsent.withheld_from.push_back(known.member);
-  // Whose time is over in this very moment breaks by that, whatever comes first.
+  // A node whose time is over in this very moment breaks by that, whatever comes first.
   const bool recovers = membership_.recovers() && now() < membership_.look_again_at();
   auto outcome = membership_.resumed(known.member, node,
                                      {"10.0.0." + std::to_string(known.member % 250), ""}, now());
@@ -249,7 +249,7 @@ void SimHost::tell(const rendezvous::Outcome& outcome) {
     if (to == nullptr) continue;
     EXPECT_FALSE(to->got_last) << "a message after the last";
     if (const auto* broken = std::get_if<rendezvous::RoundBroken>(&delivery.message)) {
-      // Who comes back may hear of a round of before.
+      // A node that comes back may hear of a round of before.
       if (outcome.broken && broken->round == outcome.broken->round) check_resize(*broken);
     } else if (!std::holds_alternative<rendezvous::RoundPublished>(delivery.message)) {
       to->got_last = true;

@@ -215,7 +215,7 @@ void SimLeader::perform(const rendezvous::WatchKey& action) {
         perform(is_changed ? leadership_.key_changed(now()) : leadership_.watch_ended(now()));
     });
   };
-  // Who is cut off hears when it is not any more.
+  // An agent that is cut off hears when it is not any more.
   const auto tell = [this, hear](bool is_changed) {
     if (reaches_etcd()) return hear(is_changed);
     world_.time.at(cut_until_ + world_.time.up_to(kMostReconnectMs),

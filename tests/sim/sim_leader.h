@@ -23,7 +23,7 @@ class SimLeader {
     SimEtcd& etcd;
     const JobPlan& plan;
     int most_delay_ms;
-    // Who has, or had, this value in the key.
+    // Returns the leader that has, or had, this value in the key.
     std::function<SimLeader&(const std::string& value)> holder_of;
     std::function<void(std::int64_t round)> tells;
     // Whether the process dies in the moment in which its record is written, and nobody is told.

@@ -1,4 +1,4 @@
-// Who is at the other end: real connections over loopback, and processes of other users.
+// The user at the other end: real connections over loopback, and processes of other users.
 #include "store/peer_user.h"
 
 #include <arpa/inet.h>

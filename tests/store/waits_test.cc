@@ -1,4 +1,4 @@
-// Who is woken by what, and that nobody who is gone costs anything.
+// The waits that a key wakes. A waiter that is gone costs nothing.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -6,7 +6,7 @@ import _socket
 import os
 import sys
 
-# Who copies all variables has not read these.
+# A program that copies all variables has not read these.
 OF_AN_ATTEMPT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RESTART_COUNT"}
 agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, connection)  # noqa: F821
 

@@ -161,7 +161,7 @@ def _write_call(folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """ddprun's exit code. Whatever ends this call ends the job first."""
+    """Returns ddprun's exit code. An exception that ends this call ends the job first."""
     bound = [sys.executable, "-I", "-S", "-c", BOUND_TO_PARENT, str(int(signal.SIGTERM)), str(os.getpid()), *command]
     process = subprocess.Popen(bound, env=dict(variables), stdin=subprocess.DEVNULL)
     try:

@@ -1,4 +1,4 @@
-// Which exit code an ending gets.
+// The exit code that each ending gets.
 #include "agent/core/exit_code.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which signals count as requests of their own.
+// The signals that count as requests of their own.
 #include "agent/core/stop_requests.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Whose turn it is to write to a console.
+// The turns of processes that write to one console.
 #include "agent/output/console_turn.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which stream of a worker goes where: the table in agent/output/worker_files.h, on real files and
+// The places of a worker's streams: the table in agent/output/worker_files.h, on real files and
 // pipes.
 #include "agent/output/worker_files.h"
 

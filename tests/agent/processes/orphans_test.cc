@@ -1,4 +1,4 @@
-// Which processes are orphans of a launcher that is gone.
+// The processes that are orphans of a launcher that is gone.
 #include "agent/processes/orphans.h"
 
 #include <gtest/gtest.h>

@@ -58,7 +58,7 @@ TEST(RepeatedDeaths, ArePointlessFromTheThirdOn) {
   EXPECT_FALSE(deaths.is_pointless(stepped));
 }
 
-// Whatever another try may change is tried again, as torchrun does.
+// A job is tried again if another try may change its end, as torchrun does.
 TEST(RepeatedDeaths, ArePointlessOnlyWhereAProgramCannotStart) {
   const auto of = [](int exit_code, const char* line) {
     return cannot_start({.exit_code = exit_code, .last_line = line});

@@ -1,4 +1,4 @@
-// Which addresses are this host's own.
+// The addresses that are this host's own.
 #include "base/net/addresses.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which address a daemon announces to the others of its group.
+// The address that a daemon announces to the others of its group.
 #include "base/net/own_address.h"
 
 #include <gtest/gtest.h>

@@ -184,7 +184,7 @@ TEST(Placement, RefusesWhatAnOperatorSaysBesideAScheduler) {
           "slurm_batch_script", {"E"},
           {{"SLURM_JOB_NUM_NODES", "1"}, {"MASTER_ADDR", "a"}, {"WORLD_SIZE", "4"}, {"RANK", "1"}})
           .starts_with("2 WORLD_SIZE=4 and RANK=1 "));
-  // Who says the same is in nobody's way, nor is who says a part.
+  // Variables that say the same are in nobody's way, nor are some that say a part.
   Variables same = others;
   same["WORLD_SIZE"] = "2";
   EXPECT_EQ(good_in("slurm_step", {"E"}, same).run_id, "slurm-1.0");

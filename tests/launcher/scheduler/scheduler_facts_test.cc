@@ -13,7 +13,7 @@
 namespace ddprun::launcher {
 namespace {
 
-// Who, then what is known: `rank/nodes first-host id tasks`.
+// Names the scheduler, then what is known: `rank/nodes first-host id tasks`.
 std::string summary(const SchedulerFacts& found) {
   if (found.scheduler == Scheduler::kNone) return "none";
   return fmt::format("{}: {}/{} {} {} {}{}", row_of(found.scheduler).name, found.node_rank,

@@ -1,5 +1,5 @@
-// Which node an operator means, and what is refused. The consequences are in scripts/drain*.txt and
-// its neighbours.
+// The node that an operator means, and what is refused. The consequences are in scripts/drain*.txt
+// and its neighbours.
 #include "rendezvous/control/operator_verbs.h"
 
 #include <gtest/gtest.h>

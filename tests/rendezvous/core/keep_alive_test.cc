@@ -29,7 +29,7 @@ TEST(KeepAlive, TheDefaultOutlivesASuspensionOfThirtySeconds) {
   EXPECT_GE(lease.length - lease.heartbeat_every, milliseconds(35'000));
 }
 
-// Whatever the settings, the host's patience is longer than the lease. The difference is the time
+// The host's patience is longer than the lease, whatever the settings. The difference is the time
 // that the node needs to end its workers.
 TEST(KeepAlive, TheHostWaitsLongerThanTheLease) {
   for (const int interval : {1, 7, 1000, 60'000})

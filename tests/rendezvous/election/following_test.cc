@@ -1,4 +1,4 @@
-// Who never leads, and follows daemons. Virtual time.
+// A follower of daemons, which never leads. Virtual time.
 #include <gtest/gtest.h>
 
 #include "tests/rendezvous/election/leadership_fixture.h"

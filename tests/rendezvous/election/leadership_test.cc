@@ -1,4 +1,4 @@
-// Who leads: candidates, followers, and whoever leaves. Virtual time.
+// The agent that leads: candidates, followers, and agents that leave. Virtual time.
 #include <gtest/gtest.h>
 
 #include "tests/rendezvous/election/leadership_fixture.h"

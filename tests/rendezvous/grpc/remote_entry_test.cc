@@ -1,4 +1,4 @@
-// Who is let in by a host, and who is not.
+// The callers that a host lets in, and those that it does not.
 #include <gtest/gtest.h>
 
 #include <array>
