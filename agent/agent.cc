@@ -293,7 +293,8 @@ void Agent::perform(const Actions& actions) {
 void Agent::perform(const RequestRound& /*action*/) {
   // Nothing of the old attempt may reach the next one: an orphan may hold a GPU or a port.
   workers_.end_attempt(kSweepBetweenRounds, kGraceBetweenRounds);
-  // Before join(): the join message carries the port on which this node would serve the store.
+  // This comes before join(). The join message carries the port on which this node would serve the
+  // store.
   const auto store = services_->prepare_store();
   if (!store) return give_up(store.error().message());
   reporter_.joining();
@@ -302,7 +303,7 @@ void Agent::perform(const RequestRound& /*action*/) {
 
 void Agent::perform(const StartWorkers& /*action*/) {
   reporter_.attempt_begins(workers_.logs().job_folder());
-  // Before the workers: they connect to the store as soon as they run.
+  // This comes before the workers, which connect to the store as soon as they run.
   if (lifecycle_.seat().node_rank == 0) services_->serve_store();
   const rendezvous::Round& round = lifecycle_.round();
   if (lifecycle_.seat().node_rank != 0 && config_.rendezvous.shares_store)
@@ -373,7 +374,7 @@ void Agent::perform(const LeaveJob& action) {
 // The order matters: end() empties the workers' pipes, and the report quotes their stderr.
 void Agent::perform(const Finish& action) {
   workers_.end(kSweepLimit, kLeftBehindGrace);
-  // Before the console is waited for: other nodes may wait for this one.
+  // This comes before the wait for the console: other nodes may wait for this one.
   if (services_ != nullptr && services_->is_open()) services_->session().gone();
   lease_.workers_until({});
   exit_code_ = action.exit_code;
@@ -401,7 +402,7 @@ void Agent::give_up(const std::string& why) {
 int run_agent(AgentConfig config, const AgentStart& start) {
   // A console whose reader has gone must not kill the agent. Workers get the default back.
   ::signal(SIGPIPE, SIG_IGN);
-  // Nor must a log file that has reached its limit (ulimit -f).
+  // A log file that has reached its limit (ulimit -f) must not end us either.
   ::signal(SIGXFSZ, SIG_IGN);
   const std::string called = config.called;
   std::unique_ptr<Agent> agent;

@@ -274,7 +274,7 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   const auto lock = take_owner_lock(job.cookie);
   if (!lock) log::debug(lock.error().message());
   const bool prepared = note != MAP_FAILED && ::pipe2(alive, O_CLOEXEC) == 0;
-  // Before the fork: both processes see this one.
+  // It is made before the fork, so that both processes see it.
   if (prepared) start.shared = new (static_cast<char*>(note) + kNoteBytes) SharedNote;
   const pid_t child = prepared ? ::fork() : -1;
   if (child < 0) {

@@ -42,8 +42,8 @@ struct AgentStart {
   int guardian_pipe = -1;
   std::vector<int> ignored_signals;  // ignored when ddprun was started (nohup); they stay ignored
   // Memory that the guardian can read too, kNoteBytes long. The agent writes the path of the
-  // temporary log folder here. If the agent is killed, the guardian removes that folder. Empty
-  // text: there is no such folder.
+  // temporary log folder here. If the agent is killed, the guardian removes that folder. An empty
+  // text if there is no such folder.
   char* temporary_folder = nullptr;
   SharedNote* shared = nullptr;
 };

@@ -63,7 +63,8 @@ void SignalsAndExits::wait_for_guardian() {
                        });
 }
 
-// Reads what the guardian wrote, one byte a signal. False: end of file, so the guardian is dead.
+// Reads what the guardian wrote, one byte a signal. False at the end of the file: the guardian is
+// dead.
 bool SignalsAndExits::read_guardian() {
   std::array<unsigned char, 64> signals{};
   const ssize_t got = ::read(guardian_.native_handle(), signals.data(), signals.size());

@@ -52,7 +52,7 @@ class WorkerGroup {
   void open_standbys() { standbys_.open(); }
   // Whether a peer of this host may use the store.
   bool may_use_store(int fd) { return config_.watch.any_store_user || gate_.admits(fd); }
-  // The job's own folder, which is gone at its end. Empty: it could not be made.
+  // The job's own folder, which is gone at its end. Empty if it could not be made.
   const std::string& scratch_folder() const { return standbys_.folder(); }
 
   // Makes the cgroup into which the workers of this attempt are born, if the host allows one. Call

@@ -1,5 +1,5 @@
-// The steps of a hash by FNV-1a (64 bits), over numbers as well as bytes. No secret: whoever knows
-// the input knows the hash. Pure; any thread.
+// The steps of a hash by FNV-1a (64 bits), over numbers as well as bytes. It is no secret: a peer
+// that knows the input knows the hash. Pure; any thread.
 #pragma once
 
 #include <cstdint>

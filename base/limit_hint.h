@@ -12,7 +12,7 @@ namespace ddprun {
 // errno shows it with this.
 std::string describe_errno(int error);
 
-// The hint alone; empty: the errno comes of no limit.
+// Returns the hint alone. Empty if the errno comes of no limit.
 std::string limit_hint(int error);
 
 // Whether this process may map only so much memory (`ulimit -v`).

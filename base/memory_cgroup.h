@@ -27,7 +27,7 @@ std::optional<std::uint64_t> read_cgroup_number(const std::string& path);
 
 // Bytes that new processes can use without swapping or meeting a limit. It is the host's
 // MemAvailable (proc_meminfo(5)), or the rest in our cgroup or one above it, whichever is less.
-// File pages count as left: the kernel drops them first. Nothing: it cannot be known.
+// File pages count as left: the kernel drops them first. Nothing if it cannot be known.
 std::optional<std::uint64_t> memory_left();
 
 // The same, of this cgroup and those above it, also the uppermost one: in a container that has the

@@ -17,7 +17,7 @@ namespace ddprun {
 class WaitTeller {
  public:
   using Time = WaitSchedule::Time;
-  // The line for a wait that has lasted so long; empty: nothing is told now.
+  // Returns the line for a wait that has lasted so long. Empty if nothing is told now.
   using Words = std::function<std::string(std::chrono::seconds waited)>;
 
   WaitTeller(boost::asio::io_context& loop, std::function<void(const std::string&)> say)

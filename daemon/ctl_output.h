@@ -9,7 +9,7 @@
 
 namespace ddprun::daemon {
 
-// With a newline at its end. Empty: nothing to print.
+// With a newline at its end. Empty if there is nothing to print.
 std::string output(const CtlOptions& options, const rendezvous::ControlAnswer& answer);
 // Returns the error, for stderr; empty where all is well.
 std::string error_text(const CtlOptions& options, const rendezvous::ControlAnswer& answer);

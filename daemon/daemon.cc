@@ -46,8 +46,8 @@ Daemon::Daemon(asio::io_context& loop, DaemonOptions options, const std::string&
       inherited_alarm_(loop, [this] { forget_inherited(); }),
       refusals_(rendezvous::kRefusalWarningEvery) {}
 
-// In this order: the service would wait for operators who wait for a job's end. Its sessions must
-// not outlive their hosts.
+// The order matters: the service would wait for operators who wait for a job's end. Its sessions
+// must not outlive their hosts.
 Daemon::~Daemon() {
   demultiplexer_.reset();
   local_operators_.reset();
@@ -137,7 +137,7 @@ void Daemon::stop(std::function<void()> done) {
   done();
 }
 
-// Empty: this process serves.
+// Empty if this process serves.
 std::string Daemon::turned_away() const {
   if (!options_.has_group() || (group_ && group_->leads())) return {};
   return "this ddprund does not lead: " +

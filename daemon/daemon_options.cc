@@ -234,7 +234,7 @@ std::string on_one_line(std::string text) {
   return text;
 }
 
-// As a message may have it: etcd's password is on nobody's terminal.
+// Returns it as a message may have it: etcd's password is on nobody's terminal.
 std::string shown(int setting, const std::string& text) {
   std::string line = on_one_line(text);
   return setting == kSetEtcdConf ? hide_passwords(std::move(line)) : line;

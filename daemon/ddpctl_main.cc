@@ -36,7 +36,7 @@ constexpr std::chrono::milliseconds kWaitTurn{30'000};
 constexpr std::chrono::milliseconds kElectionLimit{6'000};
 constexpr std::chrono::milliseconds kAskAgain{200};
 
-// Empty: none.
+// Empty if there is none.
 Result<std::string> token_of(const CtlOptions& options, const EnvLookup& env) {
   if (!options.token_file.empty())
     return read_token_file(options.token_file, "--token-file=" + options.token_file);
@@ -57,7 +57,8 @@ std::vector<std::string> addresses_of(const std::string& host) {
   return addresses;
 }
 
-// By the socket of the rendezvous on this host: without a token, and where the job has none.
+// Asks by the socket of the rendezvous on this host. That works without a token, and if the job has
+// none.
 std::optional<rendezvous::ControlAnswer> ask_locally(rendezvous::ControlTarget target,
                                                      const rendezvous::ControlQuestion& question) {
   target.local = rendezvous::connect_locally(target.addresses, target.port);

@@ -45,7 +45,7 @@ int fail(const std::string& message, int exit_code) {
   return exit_code;
 }
 
-// Empty: none.
+// Empty if there is none.
 Result<std::string> token_of(const DaemonOptions& options, const EnvLookup& env) {
   if (!options.token_file.empty())
     return read_token_file(options.token_file, "--token-file=" + options.token_file);

@@ -6,7 +6,7 @@
 
 namespace ddprun::daemon {
 
-// `state` is "READY=1" or "STOPPING=1". `socket`: the variable's value; empty: none. False: it
+// `state` is "READY=1" or "STOPPING=1". `socket`: the variable's value; empty: none. False if it
 // could not be told.
 bool tell_service_manager(const std::string& socket, const std::string& state);
 

@@ -88,7 +88,7 @@ Result<Command> worker_command(const Options& options, const EnvLookup& env) {
 }
 
 // Takes from this process the values that a job, or the doctor's, needs. The token is out of our
-// environment from now on: whoever may read /proc/<pid>/environ would have it.
+// environment from now on. A process that may read /proc/<pid>/environ would have it.
 Result<Inheritance> take_inheritance(const Options& options, const EnvLookup& env,
                                      const std::string& called) {
   const auto token = job_token(options, env);

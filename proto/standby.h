@@ -33,9 +33,9 @@ struct ReleaseHead {
   std::array<int, 2> output{-1, -1};  // stdout, stderr. The receiver owns what it gets
 };
 
-// False: the other end is gone, or cannot take it.
+// False if the other end is gone, or cannot take it.
 bool send_release_head(int socket, const ReleaseHead& head);
-// Waits for it. Nothing: the other end is gone, or it was something else.
+// Waits for it. Nothing if the other end is gone, or it was something else.
 std::optional<ReleaseHead> receive_release_head(int socket);
 
 }  // namespace ddprun

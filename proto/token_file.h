@@ -51,7 +51,7 @@ struct SecretFacts {
 // Docker secret, a credential of systemd). Pure.
 bool is_secret(const SecretFacts& facts);
 
-// Says what is wrong with the open file at `path`, and what to type; nothing: it is secret.
+// Says what is wrong with the open file at `path`, and what to type. Nothing if it is secret.
 std::optional<std::string> exposure_of(int fd, const std::string& path);
 
 }  // namespace ddprun

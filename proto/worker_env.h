@@ -45,8 +45,8 @@ struct WorkerEnv {
 // variable that is set and empty.
 std::vector<std::pair<std::string, std::string>> encode(const WorkerEnv& env);
 
-// Reads the worker's facts from its environment. Nothing: neither RANK nor WORLD_SIZE is set. So a
-// person started the program by hand; it is a world of one. If one of the two is set, RANK,
+// Reads the worker's facts from its environment. Nothing if neither RANK nor WORLD_SIZE is set. So
+// a person started the program by hand; it is a world of one. If one of the two is set, RANK,
 // WORLD_SIZE, MASTER_ADDR and MASTER_PORT must all be set, as for init_process_group's env://. The
 // other variables then have the defaults of one node. Errors: kNotFound (a required variable is
 // missing), kInvalidArgument. The message names the variable, its value and what is accepted.

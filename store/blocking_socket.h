@@ -16,7 +16,7 @@
 
 namespace ddprun::store {
 
-// On the steady clock: a change of the machine's date must not cut or stretch a wait.
+// Deadlines are on the steady clock: a change of the machine's date must not cut or stretch a wait.
 using Deadline = std::chrono::steady_clock::time_point;
 
 class BlockingSocket {
@@ -44,8 +44,8 @@ class BlockingSocket {
   // Fills all of `into`. Errors: as send().
   Result<void> receive(std::span<char> into, Deadline deadline);
 
-  // True: receive() will not wait for its first byte, or it will find the end of the connection.
-  // False: `deadline` passed first; the socket stays usable.
+  // True if receive() will not wait for its first byte, or it will find the end of the connection.
+  // False if `deadline` passed first; the socket stays usable.
   bool wait_readable(Deadline deadline) const {
     return !early_.empty() || wait_for(kReadable, deadline);
   }
@@ -57,7 +57,7 @@ class BlockingSocket {
 
   explicit BlockingSocket(int descriptor) : descriptor_(descriptor) {}
 
-  // False: `deadline` passed before one of `events` came.
+  // False if `deadline` passed before one of `events` came.
   bool wait_for(short events, Deadline deadline) const;
   Result<void> finish_connect(Deadline deadline) const;
   // As wait_for(), but a passed deadline is kTimedOut.

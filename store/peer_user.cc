@@ -69,8 +69,8 @@ struct Question {
   inet_diag_req_v2 body{};
 };
 
-// Asks the kernel who has the socket at `local` that is connected to `remote`. Nothing: no answer
-// of that kind.
+// Asks the kernel who has the socket at `local` that is connected to `remote`. Nothing if no answer
+// of that kind comes.
 std::optional<PeerUser> ask_diag(int netlink, const Place& local, const Place& remote) {
   Question question;
   question.head = {.nlmsg_len = sizeof(question),

@@ -269,7 +269,7 @@ void Server::Core::answer(Connection& connection) {
   if (outbox_.reply.capacity() > kMiB) outbox_.reply = {};
 }
 
-// True: the turn is over, and there may be more requests.
+// True if the turn is over, and there may be more requests.
 bool Server::Core::apply_requests(Connection& connection) {
   for (int n = 0; n < kRequestsPerTurn && outbox_.bytes() < kLargeValueBytes; ++n) {
     const auto request = connection.decoder.next();

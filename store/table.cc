@@ -18,8 +18,8 @@ namespace {
 constexpr std::size_t kIdleCapacityBytes = 4096;
 
 // Reads a stored number as C's strtoll does with base 10, because PyTorch's servers do. That is
-// blanks and one sign in front, then digits up to the first byte that is none. Nothing: no digit,
-// or out of range.
+// blanks and one sign in front, then digits up to the first byte that is none. Nothing if there is
+// no digit, or if it is out of range.
 std::optional<std::int64_t> parse_number(std::string_view text) {
   const auto begin = text.find_first_not_of(" \t\n\v\f\r");
   if (begin == std::string_view::npos) return std::nullopt;

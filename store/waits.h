@@ -1,7 +1,7 @@
 // The waits for keys. A wait is parked under each of its missing keys. It is complete when each of
-// these keys has woken it once. To wake a key costs only its own waiters. To cancel a wait costs
-// O(1) per wait: its entries stay behind as stale ones. Wakes skip stale entries, and a sweep
-// removes them when they outnumber the live ones. Pure. Belongs to Table, on its thread.
+// these keys has woken it once. To wake a key costs only its own waiters. A cancelled wait costs
+// O(1): its entries stay behind as stale ones. Wakes skip stale entries, and a sweep removes them
+// when they outnumber the live ones. Pure. Belongs to Table, on its thread.
 #pragma once
 
 #include <cstddef>

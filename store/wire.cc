@@ -146,7 +146,7 @@ void Decoder::keep() {
   if (views_.capacity() > kKeptFields) views_ = {};
 }
 
-// Goes on where the bytes ran out last time. True: the request is complete, and cursor_ is behind
+// Goes on where the bytes ran out last time. True if the request is complete, and cursor_ is behind
 // it.
 Result<bool> Decoder::parse() {
   if (cursor_ == 0) {
@@ -180,8 +180,8 @@ Result<void> Decoder::take_opcode() {
   return {};
 }
 
-// False: more bytes are needed. Counts and lengths come from the peer, so each is compared with its
-// limit before it is used.
+// False if more bytes are needed. Counts and lengths come from the peer, so each is compared with
+// its limit before it is used.
 Result<bool> Decoder::take_count() {
   if (available() < sizeof(std::uint64_t)) return false;
   const std::uint64_t count = get_u64(rest());

@@ -73,7 +73,7 @@ std::uint64_t get_u64(std::string_view bytes);
 // place in a request that is not whole yet, so it looks at each byte once. It checks the handshake
 // itself: VALIDATE with the magic comes first and never again, and next() does not return it. It
 // compares lengths and counts with the limits as soon as it has read them, before it takes memory.
-// After an error it is useless: close the connection.
+// It is useless after an error: close the connection.
 class Decoder {
  public:
   explicit Decoder(const StoreLimits& limits) : limits_(limits) {}
@@ -87,8 +87,8 @@ class Decoder {
   // answered nothing or an error, or keep() was called. Only then call feed() again (asserted).
   void feed(std::string_view chunk);
 
-  // The next whole request. Nothing: more bytes are needed. Error: no further bytes can repair it.
-  // The request's views are valid until the next call of any member.
+  // The next whole request. Nothing if more bytes are needed. Error: no further bytes can repair
+  // it. The request's views are valid until the next call of any member.
   Result<std::optional<Request>> next();
 
   // Copies what is not decoded yet, so that the bytes of feed() may go. Call it when you stop

@@ -9,7 +9,7 @@ namespace ddprun::agent {
 
 using Time = std::chrono::steady_clock::time_point;
 
-// For code that does I/O: it reads the clock and passes the time on.
+// Code that does I/O reads the clock by it, and passes the time on.
 inline Time now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace ddprun::agent

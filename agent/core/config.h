@@ -30,7 +30,8 @@ struct StreamPlan {
   bool redirect_stderr = false;
   bool tee_stdout = false;
   bool tee_stderr = false;
-  // False: --local-ranks-filter keeps the worker from the console. Its files still get everything.
+  // If it is false, --local-ranks-filter keeps the worker from the console. Its files still get
+  // everything.
   bool shown = true;
 
   bool has_files() const { return redirect_stdout || redirect_stderr || tee_stdout || tee_stderr; }
@@ -41,8 +42,8 @@ struct OutputPlan {
   // Macros ${role_name}, ${local_rank}, ${rank}, ${hostname}, ${restart}. Unknown macros stay in
   // the text as they are.
   std::string prefix_template = "[${role_name}${local_rank}]:";
-  // Unset: there is no filtered file. Otherwise a line that contains one of these texts is copied
-  // to it. The empty text is in every line.
+  // If it is unset, there is no filtered file. Otherwise a line that contains one of these texts is
+  // copied to it. The empty text is in every line.
   std::optional<std::vector<std::string>> stdout_filters{};
   std::optional<std::vector<std::string>> stderr_filters{};
   bool fold = false;  // the console shows equal lines of several ranks once: "[ranks 1-7] …"
@@ -85,14 +86,15 @@ inline constexpr const char* kStoreUsersVariable = "DDPRUN_STORE_USERS";
 
 // The watches that run beside the workers' exits. Everything is off until a variable asks for it.
 struct WatchPlan {
-  // Path of the watchdog's FIFO (TORCHELASTIC_ENABLE_FILE_TIMER=1). Unset: no watchdog. Empty: the
-  // agent chooses the path.
+  // Path of the watchdog's FIFO (TORCHELASTIC_ENABLE_FILE_TIMER=1). If it is unset, there is no
+  // watchdog. If it is empty, the agent chooses the path.
   std::optional<std::string> timer_file{};
   // The job ends if a worker stays in uninterruptible sleep for so long: no signal could end that
   // worker (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT). 0: off.
   std::chrono::milliseconds most_sleep{0};
   std::optional<std::uint16_t> health_port{};  // kHealthPortVariable; unset: no port
-  // All users of this host may use the store. If false: those as which the job's processes run.
+  // All users of this host may use the store. If it is false, those as which the job's processes
+  // run.
   bool any_store_user = false;  // kStoreUsersVariable=any
 };
 
@@ -133,10 +135,11 @@ struct RendezvousPlan {
   // Above 1 where a scheduler's variables, and no flags, say where nodes meet.
   int port_count = 1;
   bool by_scheduler() const { return port_count > 1; }
-  // kC10d: true or false says whether this node hosts. Unset: it does if `host` is its own address.
+  // kC10d: true or false says whether this node hosts. If it is unset, it does if `host` is its own
+  // address.
   std::optional<bool> is_host;
   std::string run_id = "none";
-  // Node and host prove that they know it; never printed, never sent. Empty: there is none.
+  // Node and host prove that they know it; never printed, never sent. Empty if there is none.
   std::string token;
   // Nobody asked for it: nodes that do not know it are let in as where there is none.
   bool token_is_optional = false;
@@ -153,8 +156,8 @@ struct RendezvousPlan {
   rendezvous::KeepAlive keep_alive;
   // A node whose connection breaks keeps its workers and comes back (rendezvous/recovery).
   bool resumes = true;
-  // Workers use the store that this node serves. False: the one with rank 0 serves its own, at a
-  // port that is free (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1). Not by kStatic.
+  // Workers use the store that this node serves. If it is false, the one with rank 0 serves its
+  // own, at a port that is free (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1). Not by kStatic.
   bool shares_store = true;
   // How long this node tries to reach the host.
   std::chrono::milliseconds connect_timeout{60'000};
@@ -207,7 +210,8 @@ struct AgentConfig {
   std::string job_cookie;         // names the job on this host; every worker has it as DDPRUN_JOB
   std::string entry;              // the script or program as the user gave it, for the report
   bool hands_local_rank = false;  // the script's first argument is --local-rank=K
-  // For a worker that found no torch: which Python it ran with, and what to type. Unset: no Python.
+  // A hint for a worker that found no torch. It says which Python it ran with, and what to type.
+  // Unset: no Python.
   std::function<std::string()> torch_advice{};
 };
 

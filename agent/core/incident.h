@@ -27,7 +27,7 @@ struct Incident {
   rendezvous::Failure cause;
   int attempt = 0;     // attempt_of() the round that broke
   int world_size = 0;  // of the round that broke
-  // False: the new workers failed, or the job ended, before they had done a step.
+  // False if the new workers failed, or the job ended, before they had done a step.
   bool recovered = false;
   // In order of time. The first one, "detected", goes from the first sign of the failure, on
   // whatever node, until the action there. The others begin when this node heard of it.
@@ -64,7 +64,7 @@ class IncidentClock {
   // No worker of the broken round is left on this node.
   void stopped(Time now);
   // The workers of the next attempt are started. The incident before it, if it is still open, is
-  // over: nobody will ever do its first step. Returns the stages of the incident up to now; none:
+  // over: nobody will ever do its first step. Returns the stages of the incident up to now. None if
   // the job has just begun.
   std::vector<IncidentStage> formed(Time now);
   // How far the workers are, by local rank. The incident, when it is over.

@@ -91,7 +91,7 @@ struct EndedWorker {
   WorkerExit exit;
   Time started{};
   Time ended{};
-  // We asked it to end, and it ended because of that. False: it failed by itself, or it exited
+  // We asked it to end, and it ended because of that. False if it failed by itself, or it exited
   // before we asked.
   bool stopped_by_us = false;
 };

@@ -47,8 +47,8 @@ class StandbyPlan {
   // No standby any more, for none of them.
   void give_up() { wanted_ = false; }
 
-  // Returns the worker whose standby is to be started now. Nothing: no worker's, or one is being
-  // warmed already.
+  // Returns the worker whose standby is to be started now. Nothing if there is none, or if one is
+  // being warmed already.
   std::optional<int> next() const;
   void warming(int local_rank, Time now);
   bool is_waiting(int local_rank) const;

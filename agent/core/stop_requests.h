@@ -14,14 +14,14 @@ namespace ddprun::agent {
 
 class StopRequests {
  public:
-  // The guardian passed a signal on. True: it is a new request, the first or a further one. False:
-  // the agent has already got the same signal directly.
+  // The guardian passed a signal on. True if it is a new request, the first or a further one.
+  // False if the agent has already got the same signal directly.
   bool passed_on(int signo) {
     const bool is_second_of_a_pair = std::exchange(direct_, 0) == signo;
     asked_ = true;
     return !is_second_of_a_pair;
   }
-  // A signal reached the agent directly. True: it is the first request. Otherwise ignore it.
+  // A signal reached the agent directly. True if it is the first request. Otherwise ignore it.
   bool direct(int signo) {
     if (asked_) return false;
     asked_ = true;

@@ -22,7 +22,7 @@ void set_variable(Variables& env, const std::string& name, const std::string& va
 
 namespace {
 
-// For a variable that the user may set: a value that is there stays, also an empty one.
+// Sets a variable that the user may set. A value that is there stays, also an empty one.
 void add_variable(Variables& env, const std::string& name, const std::string& value) {
   if (find_variable(env, name) == env.end()) env.push_back(name + "=" + value);
 }

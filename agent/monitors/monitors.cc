@@ -19,7 +19,7 @@ bool is_ours(int pid) {
   return std::find(below.begin(), below.end(), pid) != below.end();
 }
 
-// The user's path, else one in the job's own folder. Empty: there is none.
+// The user's path, else one in the job's own folder. Empty if there is none.
 std::string timer_path(const WatchPlan& plan, const std::string& folder) {
   if (!plan.timer_file->empty() || folder.empty()) return *plan.timer_file;
   return folder + "/" + kTimerName;

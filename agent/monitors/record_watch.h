@@ -34,9 +34,9 @@ class RecordWatch {
   RecordWatch(asio::io_context& loop, std::chrono::milliseconds limit, Handlers handlers);
 
   // The workers of a new attempt have started; those before are forgotten. `paths`: of the error
-  // file that each local rank would write, in a folder that is there. Empty: it has none. The watch
-  // begins after a second, or after `limit` if that is shorter. A record that is there by then
-  // counts from that moment. If the kernel gives no watch, nothing is watched.
+  // file that each local rank would write, in a folder that is there. Empty if it has none. The
+  // watch begins after a second, or after `limit` if that is shorter. A record that is there by
+  // then counts from that moment. If the kernel gives no watch, nothing is watched.
   void begin(std::vector<std::string> paths);
   void end();
 

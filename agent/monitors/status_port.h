@@ -26,8 +26,9 @@ class StatusPort {
     std::function<std::vector<WorkerProgress>()> progress;
   };
 
-  // Null: not asked for, or the port cannot be had. The latter is logged as a warning: the job is
-  // worth more than its metrics. One line on `console` says where the pages are, unless --quiet.
+  // Null if nobody asked for it, or if the port cannot be had. The latter is logged as a warning:
+  // the job is worth more than its metrics. One line on `console` says where the pages are, unless
+  // --quiet.
   static std::unique_ptr<StatusPort> open(asio::io_context& loop, Console& console,
                                           Sources sources);
 

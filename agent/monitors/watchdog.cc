@@ -30,8 +30,8 @@ constexpr std::chrono::hours kLookAhead{24};
 
 double unix_now() { return in_seconds(system_clock::now().time_since_epoch()); }
 
-// A new folder of our own: nobody else can have put a FIFO into it. Empty, with errno: it cannot be
-// made.
+// A new folder of our own: nobody else can have put a FIFO into it. Empty, with errno, if it cannot
+// be made.
 std::string make_own_folder() {
   const char* base = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody writes it
   std::string folder =

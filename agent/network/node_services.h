@@ -60,7 +60,7 @@ class NodeServices {
   // Returns why this node reaches no host, or cannot be one.
   rendezvous::UnreachedHost unreached() const;
 
-  // Null: the rendezvous is in another process.
+  // Null if the rendezvous is in another process.
   const rendezvous::Host* host() const { return host_.get(); }
   const store::Server& store() const { return *store_; }
 

@@ -214,8 +214,8 @@ void Consoles::take_log() {
       err().begin_line();
       err().write(text);
     };
-    // gRPC's threads log too, but a Console belongs to the loop's thread. On that thread the line
-    // is not posted: it would come after output that is written later.
+    // gRPC's threads log too, but a Console belongs to the loop's thread. A line of that thread is
+    // not posted. It would come after output that is written later.
     if (std::this_thread::get_id() == own_thread) {
       show();
     } else {

@@ -98,7 +98,7 @@ class Console {
   std::size_t written_of_front_ = 0;
   std::size_t queued_bytes_ = 0;
   std::size_t dropped_bytes_ = 0;  // not yet told to the reader
-  // Bytes queued since begin_last_words(), also those written since. None: it was not called.
+  // Bytes queued since begin_last_words(), also those written since. None if it was not called.
   std::optional<std::size_t> last_words_bytes_;
   ConsoleTurn turn_;
   std::vector<std::function<void()>> when_drained_;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// As a number from 0 to 255: `char` is signed on x86, and bytes from 0x80 on would be negative.
+// Returns a number from 0 to 255. `char` is signed on x86, so bytes from 0x80 on would be negative.
 unsigned byte_at(std::string_view text, std::size_t index) {
   return static_cast<unsigned char>(text[index]);
 }

@@ -24,7 +24,7 @@ void LineFolder::take(const LineSource& source, std::string_view line, Time now)
 }
 
 // Finds the oldest equal line that comes after all lines of this rank. Notes it as the rank's last
-// line. An earlier equal line will not do: the rank's own lines would change their order. Null:
+// line. An earlier equal line will not do: the rank's own lines would change their order. Null if
 // there is none.
 LineFolder::Entry* LineFolder::find_like(int rank, std::string_view line, std::size_t hash) {
   std::uint64_t& own_next = next_id_of_[rank];

@@ -66,7 +66,7 @@ class LineFolder {
   std::size_t waiting_bytes_ = 0;
   // (hash, id) of each waiting entry. So the entries of one hash stand together, the oldest first.
   std::set<std::pair<std::size_t, std::uint64_t>> ids_;
-  // By rank: one more than the id of the rank's last line.
+  // One more than the id of each rank's last line, by rank.
   std::unordered_map<int, std::uint64_t> next_id_of_;
 };
 

@@ -16,8 +16,8 @@
 namespace ddprun::agent {
 
 struct LineFormat {
-  // Unset: there is no filtered file. Else a line that contains one of the texts goes there too;
-  // every line contains the empty text.
+  // If it is unset, there is no filtered file. Else a line that contains one of the texts goes
+  // there too; every line contains the empty text.
   std::optional<std::vector<std::string>> filters{};
   bool fold = false;
   // How many workers' streams come here. A line that so many ranks wrote need not wait in folding.

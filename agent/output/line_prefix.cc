@@ -17,7 +17,7 @@ std::string_view name_at(std::string_view text) {
   return text.substr(0, length);
 }
 
-// None: there is no macro of this name.
+// None if there is no macro of this name.
 std::optional<std::string> value_of(std::string_view name, const PrefixValues& values) {
   if (name == "role_name") return values.role_name;
   if (name == "local_rank") return std::to_string(values.local_rank);

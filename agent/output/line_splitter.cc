@@ -28,8 +28,8 @@ LinePiece LineSplitter::part(std::string_view text, bool ends) {
   return {.text = text, .begins = std::exchange(interrupted_, false), .ends = ends};
 }
 
-// The line that has got its newline. None: a progress bar's last state has been shown already, and
-// the newline alone would show an empty line.
+// The line that has got its newline. None if a progress bar's last state has been shown already,
+// and the newline alone would show an empty line.
 std::optional<LinePiece> LineSplitter::whole(std::string_view end_of_line) {
   std::string_view line = end_of_line;
   if (!partial_.empty()) {

@@ -29,9 +29,9 @@ struct LinePiece {
 
 class LineSplitter {
  public:
-  // Removes the next piece from the front of `bytes` and returns it. None: `bytes` is used up; call
-  // again when more bytes have come. The piece's text is valid until the next call of next() or
-  // finish(). It is valid no longer than the bytes that `bytes` points to.
+  // Removes the next piece from the front of `bytes` and returns it. None if `bytes` is used up;
+  // call again when more bytes have come. The piece's text is valid until the next call of next()
+  // or finish(). It is valid no longer than the bytes that `bytes` points to.
   std::optional<LinePiece> next(std::string_view& bytes, Time now);
   // Call at the end of the stream. Returns the unfinished last line, if there is one.
   std::optional<LinePiece> finish();

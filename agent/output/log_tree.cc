@@ -64,7 +64,7 @@ void point_latest_at(const fs::path& job) {
 // removed.
 bool holds_a_file(const fs::path& root) {
   constexpr auto kSkip = fs::directory_options::skip_permission_denied;
-  // With error codes nothing is thrown: a job that ended well must not fail here.
+  // Error codes throw nothing. A job that ended well must not fail here.
   std::error_code why;
   for (fs::recursive_directory_iterator at(root, kSkip, why), end; at != end; at.increment(why)) {
     std::error_code gone;

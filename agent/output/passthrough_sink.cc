@@ -15,8 +15,8 @@ std::string_view end_of(std::string_view text) {
 
 }  // namespace
 
-// Passes on everything up to the last newline, and holds the rest. In a long line nothing is held:
-// its bytes are passed on as they come.
+// Passes on everything up to the last newline, and holds the rest. The bytes of a long line are not
+// held. They are passed on as they come.
 std::string LineJoiner::take(std::string_view bytes, Time now) {
   std::string out;
   const std::size_t whole = bytes.rfind('\n') + 1;  // 0: no line ends here
@@ -26,7 +26,8 @@ std::string LineJoiner::take(std::string_view bytes, Time now) {
     in_long_line_ = false;
   }
   const std::string_view rest = bytes.substr(whole);
-  // From the first held byte on: a bar that writes often must not put off its own showing.
+  // The time counts from the first held byte. A bar that writes often must not put off its own
+  // showing.
   if (held_.empty()) held_since_ = now;
   held_ += rest;
   if (held_.size() >= kHeldLineBytes) in_long_line_ = true;

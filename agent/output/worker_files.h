@@ -44,9 +44,9 @@ struct WorkerStart {
 //                   - If stdout and stderr are one file (2>&1), stdout passes through us too, in
 //                     the same pipe, so that the order of the two is kept.
 //   hidden          to its file: it is not shown (--local-ranks-filter), but must not be lost
-// With --log-dir=/dev/null there are no files: a hidden stream goes nowhere, any other is handled
-// as "neither". So it is when a later attempt finds the disk full or gone. One warning says it, and
-// the job goes on.
+// With --log-dir=/dev/null there are no files. A hidden stream goes nowhere then; any other is
+// handled as "neither". So it is when a later attempt finds the disk full or gone. One warning says
+// it, and the job goes on.
 class WorkerFiles {
  public:
   // All that is passed by reference must outlive this. `hostname` is for the prefix of the lines.

@@ -96,7 +96,7 @@ class Children {
   std::vector<WorkerExit> reap();
 
   // How this worker ends, if it is dying: the kernel has its exit code before it can be reaped.
-  // Nothing: it lives, or ends with 0, or it is gone.
+  // Nothing if it lives, or ends with 0, or it is gone.
   std::optional<WorkerExit> coming_failure(int local_rank) const;
 
   // 0: there is none.

@@ -13,7 +13,7 @@
 namespace ddprun::agent {
 namespace {
 
-// Takes a number and the '-' behind it off the front of `text`. False: `text` begins otherwise.
+// Takes a number and the '-' behind it off the front of `text`. False if `text` begins otherwise.
 template <typename Number>
 bool take_number(std::string_view& text, Number& value) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -33,14 +33,14 @@ struct JobCookie {
 };
 
 // Reads a cookie from the beginning of `text`. A further '-' ends it and the rest is not read. So a
-// name that begins with a cookie is a good `text`. Nothing: there is no cookie.
+// name that begins with a cookie is a good `text`. Nothing if there is no cookie.
 std::optional<JobCookie> parse_job_cookie(std::string_view text);
 
 // A new cookie, with this process as the launcher.
 JobCookie make_job_cookie();
 
-// The cookie in the environment that process `pid` was started with. Nothing: there is none, or we
-// may not read that environment.
+// The cookie in the environment that process `pid` was started with. Nothing if there is none, or
+// we may not read that environment.
 std::optional<JobCookie> cookie_of_process(pid_t pid);
 
 }  // namespace ddprun::agent

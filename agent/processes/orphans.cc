@@ -67,7 +67,7 @@ void add_families(std::map<pid_t, ProcessEntry>& processes) {
   }
 }
 
-// Returns the owner of a file or a process (proc(5): the owner of /proc/<pid>). Nothing: it is
+// Returns the owner of a file or a process (proc(5): the owner of /proc/<pid>). Nothing if it is
 // gone.
 std::optional<uid_t> owner_of(const std::string& path) {
   struct stat facts {};

@@ -54,7 +54,7 @@ bool make_locked(FileHandle& file, const std::string& path) {
   return false;
 }
 
-// Nothing: the launcher lives, or the file is none of ours to judge.
+// Nothing if the launcher lives, or the file is none of ours to judge.
 std::optional<GoneJob> take_if_gone(const std::string& name) {
   const auto cookie = parse_job_cookie(std::string_view(name).substr(std::strlen(kLockPrefix)));
   // The whole name must be the cookie. A shorter text would be the beginning of others' names.

@@ -75,7 +75,7 @@ std::string wait_channel(pid_t pid) {
 }
 
 FileHandle open_pidfd(pid_t pid) {
-  // By syscall(): glibc has pidfd_open() only since 2.36. Its long fits in an int.
+  // It uses syscall(): glibc has pidfd_open() only since 2.36. Its long fits in an int.
   return FileHandle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 

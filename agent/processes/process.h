@@ -28,10 +28,11 @@ struct ProcessStat {
 // or if we may not read the file. An empty file looks the same.
 std::string read_proc_file(pid_t pid, std::string_view name);
 
-// Nothing: the process is gone, or we may not read its file.
+// Nothing if the process is gone, or we may not read its file.
 std::optional<ProcessStat> read_process_stat(pid_t pid);
 
-// A number of that file, by its place as proc_pid_stat(5) counts, from 4 on. Nothing: as above.
+// A number of that file, by its place as proc_pid_stat(5) counts, from 4 on. Nothing in the same
+// cases.
 std::optional<std::int64_t> read_stat_number(pid_t pid, int place);
 
 // Its comm, at most 15 characters (proc_pid_comm(5)); empty if the process is gone.

@@ -11,7 +11,7 @@
 
 namespace ddprun::agent {
 
-// One clause each, without newline. None: nothing is known that helps. `cause` is the root cause.
+// One clause each, without newline. None if nothing is known that helps. `cause` is the root cause.
 std::vector<std::string> advice_for(const ReportedWorker& cause, const AgentConfig& config);
 
 }  // namespace ddprun::agent

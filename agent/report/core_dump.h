@@ -21,8 +21,8 @@ struct CorePlace {
 CorePlace core_place(std::string_view pattern, bool uses_pid, int pid, int signo,
                      const std::string& folder);
 
-// For people: the file with its size if it is found, else where it must be. `since`: an older file
-// of that name is another process's.
+// Names the file for people, with its size if it is found, else with the place where it must be.
+// `since`: an older file of that name is another process's.
 std::string find_core(int pid, int signo, std::chrono::system_clock::time_point since);
 
 }  // namespace ddprun::agent

@@ -31,8 +31,8 @@ class Notices {
   Notices(std::string called, bool quiet, bool terminal)
       : called_(std::move(called)), quiet_(quiet), terminal_(terminal) {}
 
-  // These return what to write on stderr, newline included. Empty: write nothing.
-  // The job starts; says so once, for the first attempt only. An empty `log_folder` is not named.
+  // These return what to write on stderr, newline included. If it is empty, write nothing. The job
+  // starts; says so once, for the first attempt only. An empty `log_folder` is not named.
   std::string started(const rendezvous::Round& round, const std::string& log_folder);
   // `restarts`: restarts so far, this one included.
   std::string restarting(const rendezvous::Failure& cause, int restarts, const RestartPlan& plan);
@@ -51,7 +51,7 @@ class Notices {
   std::string still_waiting(const std::string& where, std::chrono::seconds waited,
                             const std::optional<rendezvous::WaitStatus>& wait_status,
                             const NoHost& no_host) const;
-  // For anything else: "waiting for 7 s: " and `what`.
+  // The text for anything else is "waiting for 7 s: " and `what`.
   std::string still_waiting(const std::string& what, std::chrono::seconds waited) const;
   // Ranks of this node have ended with 0, the last `ago`, and others still run. `still`: those.
   std::string left_alone(const std::vector<int>& ended, const std::vector<int>& still,

@@ -70,7 +70,7 @@ std::string in_mib(std::uint64_t bytes) {
 
 namespace {
 
-// Without a pid: the last one.
+// Without a pid it is the last one.
 std::optional<OutOfMemory> find(const std::vector<std::string>& kernel_lines,
                                 std::optional<int> pid) {
   std::optional<OutOfMemory> last;

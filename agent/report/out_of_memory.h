@@ -27,11 +27,11 @@ struct OutOfMemory {
 };
 
 // Looks for the kill of `pid` in the kernel's lines, the oldest of which comes first. Limit and
-// peak are set only if the log tells them. Nothing: the log does not name this pid.
+// peak are set only if the log tells them. Nothing if the log does not name this pid.
 std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& kernel_lines,
                                               int pid);
 
-// The last kill of `kernel_lines`, whoever was killed. Nothing: there was none.
+// The last kill of `kernel_lines`, whoever was killed. Nothing if there was none.
 std::optional<OutOfMemory> last_out_of_memory(const std::vector<std::string>& kernel_lines);
 
 // Whether a line tells of a child that got SIGKILL, as PyTorch's data loader, Python's pools and

@@ -101,8 +101,8 @@ Result<void> write_through(const std::string& path, std::string_view text) {
   return {};
 }
 
-// In the folder of `path`: rename(2) does not cross file systems. It is short, so that a long name
-// at `path` leaves room for it.
+// It lies in the folder of `path`, since rename(2) does not cross file systems. It is short, so
+// that a long name at `path` leaves room for it.
 std::string draft_beside(const std::string& path) {
   return fmt::format("{}/.ddprun-{:016x}", folder_of(path), random_number());
 }

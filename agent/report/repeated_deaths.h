@@ -48,7 +48,7 @@ class RepeatedDeaths {
   void add(const Death& death);
   // Whether `death`, which is not added yet, would be one too many for a program that cannot start.
   bool is_pointless(const Death& death) const;
-  // False: is_pointless() is false for every death, so nobody need look at its last words.
+  // If it is false, is_pointless() is false for every death, so nobody need look at its last words.
   bool may_be_pointless() const { return row_ + 1 >= kPointlessDeaths && cannot_start(last_); }
   // One clause for the end of a job that failed: "the last 4 attempts ended in the same way …".
   // Empty if there are no two in a row.

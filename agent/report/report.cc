@@ -97,8 +97,8 @@ std::vector<std::string> split_lines(std::string_view text) {
   return lines;
 }
 
-// At most `most` lines: the first one and the last ones, with a note between them. The note takes a
-// line too, so one more line than necessary is left out.
+// Returns at most `most` lines: the first one and the last ones, with a note between them. The note
+// takes a line too, so one more line than necessary is left out.
 std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t most) {
   if (lines.size() <= most) return lines;
   const std::size_t left_out = lines.size() - most;

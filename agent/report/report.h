@@ -57,8 +57,8 @@ struct ReportFacts {
 
 // Returns the worker with which the failure began, as an index into facts.workers. Mostly it is the
 // one that died first. But a worker may have recorded an error clearly before that death. Then it
-// is that worker, even if it lived on and we stopped it. Nothing: no worker of this node failed by
-// itself.
+// is that worker, even if it lived on and we stopped it. Nothing if no worker of this node failed
+// by itself.
 std::optional<std::size_t> root_cause(const ReportFacts& facts);
 
 // Says why a worker failed. It is the traceback or message that it recorded, else why it could not

@@ -82,7 +82,7 @@ bool send_all(int socket, std::string_view text, Time until) {
   return true;
 }
 
-// Returns the answer of a standby to its release; empty: nothing in time.
+// Returns the answer of a standby to its release. Empty if none came in time.
 std::string await_answer(int socket, Time until) {
   std::string said(kAnswerBytes, '\0');
   if (!await_ready(socket, POLLIN, until)) return "";

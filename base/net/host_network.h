@@ -25,7 +25,7 @@ struct TcpSocket {
   std::uint64_t inode = 0;  // 0: no process has it any more
 };
 
-// The text of a table. Nothing: it cannot be read, as without /proc.
+// The text of a table. Nothing if it cannot be read, as without /proc.
 std::optional<std::string> read_tcp_table(const char* path);
 
 // The first socket of the table that `matches`. It points into `table`. Pure.

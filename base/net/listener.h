@@ -37,7 +37,7 @@ Result<asio::ip::tcp::acceptor> bind_listener(asio::io_context& loop,
                                               std::string_view setting = kPortFlag);
 
 // Makes `socket` non-blocking and close-on-exec, and turns Nagle's delay off. Every store
-// connection is so. False: the connection is dead; drop it.
+// connection is so. False if the connection is dead; drop it.
 bool prepare(asio::ip::tcp::socket& socket);
 
 class Listener {

@@ -1,7 +1,7 @@
 // Judges what a refused connection says of the process that listened at the port. Its kernel
 // refuses when the process is dead. A firewall that is being loaded anew refuses as well, with the
 // same reset. It lets everybody through a moment later. On this host the kernel's list of listeners
-// tells them apart. For another host it takes time: a firewall has its rules by then.
+// tells them apart. It takes time for another host: a firewall has its rules by then.
 //
 // Any thread; no I/O but /proc.
 #pragma once

@@ -1,6 +1,6 @@
 // Whether the peer of a connection has said or ended anything. Asio may call a socket readable that
-// is not. It took the place of a socket that was closed while its readiness was on its way. So
-// whoever waits looks, and waits on. Any thread.
+// is not. It took the place of a socket that was closed while its readiness was on its way. So the
+// one that waits looks, and waits on. Any thread.
 #pragma once
 
 #include <sys/socket.h>

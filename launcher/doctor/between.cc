@@ -66,7 +66,7 @@ class ResultFile {
   }
   // As others of this user open it.
   std::string path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_); }
-  // Nothing: the worker said none.
+  // Nothing if the worker said none.
   std::optional<bool> is_good() const {
     char word = 0;
     if (::pread(file_, &word, 1, 0) != 1) return std::nullopt;

@@ -23,7 +23,7 @@ class BoundedQuestion {
     std::thread([task] { (*task)(); }).detach();
   }
 
-  // Nothing: there is no answer at `end`.
+  // Nothing if there is no answer at `end`.
   std::optional<Answer> until(std::chrono::steady_clock::time_point end) {
     if (answer_.wait_until(end) != std::future_status::ready) return std::nullopt;
     return answer_.get();

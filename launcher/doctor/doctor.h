@@ -28,8 +28,8 @@ struct DoctorCall {
   std::string script{};  // empty: none was named
 };
 
-// Nothing: `options` ask for a job. A file that is named doctor is a script like any other; it must
-// be seen by `end`. Error: the words behind `doctor` are not those above; exit code 2.
+// Nothing if `options` ask for a job. A file that is named doctor is a script like any other; it
+// must be seen by `end`. Error: the words behind `doctor` are not those above; exit code 2.
 std::optional<Result<DoctorCall>> doctor_call(const Options& options, const CommandFacts& files,
                                               std::chrono::steady_clock::time_point end);
 

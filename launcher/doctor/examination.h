@@ -19,7 +19,7 @@ struct Examination {
 // CBOR: names and paths need not be UTF-8.
 std::string write_examination(const Examination& examination);
 
-// Nothing: it is not whole.
+// Nothing if it is not whole.
 std::optional<Examination> read_examination(std::string_view bytes);
 
 }  // namespace ddprun::launcher

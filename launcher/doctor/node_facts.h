@@ -94,7 +94,7 @@ struct ResourceLimits {
   std::uint64_t processes = 0;  // the smaller one of the user's limit and the cgroup's
 };
 
-// Nothing in place of a value: there was no answer in time.
+// Nothing in place of a value if there was no answer in time.
 struct NodeFacts {
   std::string host_name{};
   std::optional<PythonFacts> python{};

@@ -6,8 +6,8 @@
 
 namespace ddprun::launcher {
 
-// `pid 4711 (python3)`, or `another program` where that is not to be seen. Empty: nobody, or we may
-// not bind it for another reason.
+// `pid 4711 (python3)`, or `another program` where that is not to be seen. Empty if nobody has it,
+// or if we may not bind it for another reason.
 std::string port_owner(std::uint16_t port);
 
 }  // namespace ddprun::launcher

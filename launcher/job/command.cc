@@ -139,7 +139,7 @@ bool is_name_start(char c) { return c == '_' || std::isalpha(static_cast<unsigne
 bool is_name_part(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
 // The name in a `$name` or `${name}` at the front of a text, and how many characters it takes.
-// Empty name: there is no macro, and the `$` stands for itself.
+// An empty name if there is no macro. The `$` stands for itself then.
 struct Macro {
   std::string_view name;
   std::size_t length = 1;

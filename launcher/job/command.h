@@ -54,7 +54,7 @@ struct PythonPlace {
 // The questions of build_command() about this machine.
 struct CommandFacts {
   std::function<FileFacts(const std::string& path)> inspect;
-  // The path that execvp(3) would take for a name without a slash. Nothing: there is none.
+  // The path that execvp(3) would take for a name without a slash. Nothing if there is none.
   std::function<std::optional<std::string>(const std::string& name)> find_on_path;
   std::optional<std::string> python_exec{};  // $PYTHON_EXEC
   // python3 in the folder that ddprun lies in, if that is the bin folder of a virtual environment.
@@ -84,15 +84,15 @@ struct Command {
   bool operator==(const Command&) const = default;
 };
 
-// The interpreter of workers. In this order: $PYTHON_EXEC, the python3 of our own virtual
+// The interpreter of workers. The order is $PYTHON_EXEC, the python3 of our own virtual
 // environment, python3 on PATH. But an environment of our own without torch gives way. One that was
 // made for ddprun alone gives way to the user's first Python. Any other gives way to an environment
 // that is active and has torch. If $PYTHON_EXEC is wrong it is an error, and no other Python is
 // tried: the user would not notice it.
 Result<std::string> find_python(const CommandFacts& facts);
 
-// For a worker that found no torch: which Pythons were looked at, which was taken, and what to
-// type. One clause.
+// A hint for a worker that found no torch. It says which Pythons were looked at, which was taken,
+// and what to type. One clause.
 std::string torch_advice(const CommandFacts& facts);
 
 // The command that `options` asks for. A missing file, or a program that is not executable, is

@@ -197,7 +197,7 @@ bool has_torch_below(const fs::path& place) {
 }
 
 // The environment that a virtual one is made from, if it uses those packages as well. pyvenv.cfg
-// has `home = …/bin` and `include-system-site-packages = true`. Empty: none.
+// has `home = …/bin` and `include-system-site-packages = true`. Empty if there is none.
 fs::path environment_below(const fs::path& place) {
   std::ifstream file(place / "pyvenv.cfg");
   fs::path home;
@@ -225,7 +225,7 @@ PythonPlace python_place(const fs::path& python, std::string found_by) {
           .is_of_a_tool = is_of_a_tool(place)};
 }
 
-// Empty: this program's file is gone.
+// Empty if this program's file is gone.
 fs::path own_folder() {
   std::error_code error;
   return fs::read_symlink("/proc/self/exe", error).parent_path();

@@ -141,7 +141,7 @@ Result<std::vector<Gpu>> read_gpus(const fs::path& root) {
   return gpus;
 }
 
-// The GPU that one entry of CUDA_VISIBLE_DEVICES names, or nullptr. As CUDA reads it: an index, or
+// The GPU that one entry of CUDA_VISIBLE_DEVICES names, or nullptr. CUDA reads it so: an index, or
 // the beginning of a UUID.
 const Gpu* find_gpu(const std::vector<Gpu>& gpus, const std::string& entry) {
   if (const auto index = parse_int(entry)) {

@@ -39,7 +39,7 @@ Result<std::string> job_token(const Options& options, const EnvLookup& env);
 
 // OMP_NUM_THREADS of each worker, where the environment has none. torchrun's rule: by default each
 // worker starts a thread for each CPU, and several workers would fight. If a scheduler gave this
-// process CPUs of its own, the workers share those. Nothing: it stays unset.
+// process CPUs of its own, the workers share those. If it is nothing, it stays unset.
 std::optional<int> worker_threads(const Options& options);
 
 // `options` must be valid and `command` complete: this function cannot fail.

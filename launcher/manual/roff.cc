@@ -7,7 +7,7 @@
 namespace ddprun::launcher {
 namespace {
 
-// Names a character that roff shows as another one, or takes for itself. Empty: the character
+// Names a character that roff shows as another one, or takes for itself. Empty if the character
 // stands as it is.
 std::string_view name_of(char c) {
   switch (c) {

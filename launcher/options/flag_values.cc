@@ -62,8 +62,8 @@ struct EndpointParts {
   std::optional<std::string_view> port{};
 };
 
-// Splits at the brackets, or else at the one colon. Nothing: a v6 address without brackets, or an
-// open bracket.
+// Splits at the brackets, or else at the one colon. Nothing for a v6 address without brackets, or
+// for an open bracket.
 std::optional<EndpointParts> split_endpoint(std::string_view text) {
   if (!text.starts_with('[')) {
     const auto parts = split(text, ':');

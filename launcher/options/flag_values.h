@@ -130,7 +130,7 @@ struct Backoff {
 // it. kInvalidArgument says what would be accepted ("expected …"). kRejected says what is not
 // built yet ("… not built yet").
 
-// A whole decimal number with an optional sign and nothing around it. Nothing: `text` is no such
+// A whole decimal number with an optional sign and nothing around it. Nothing if `text` is no such
 // number, or it does not fit an int.
 std::optional<int> parse_int(std::string_view text);
 // A finite decimal number (`0.1`, `1e-2`) with nothing around it.

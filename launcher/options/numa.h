@@ -44,7 +44,7 @@ std::optional<NumaMode> parse_numa_mode(std::string_view text);
 Result<std::vector<std::vector<int>>> plan_numa(NumaMode mode, const NumaFacts& facts,
                                                 int worker_count);
 
-// "0-3,8", as sysfs writes it, as 0 1 2 3 8. Nothing: `text` is something else.
+// "0-3,8", as sysfs writes it, as 0 1 2 3 8. Nothing if `text` is something else.
 std::optional<std::vector<int>> parse_cpu_ranges(std::string_view text);
 
 }  // namespace ddprun::launcher

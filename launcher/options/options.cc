@@ -10,7 +10,7 @@
 namespace ddprun::launcher {
 namespace {
 
-// For error messages: `spawn, fork or forkserver`.
+// Lists words for error messages: `spawn, fork or forkserver`.
 std::string alternatives(std::vector<std::string> words) {
   const std::string last = words.back();
   words.pop_back();

@@ -17,7 +17,8 @@ std::string prefix_template(const ParseContext& context) {
   return context.given.text(FlagId::kLogLinePrefixTemplate);
 }
 
-// Nothing: not given, so there is no filtered file. An empty text is given, and copies every line.
+// Nothing if it is not given: there is no filtered file then. An empty text is given, and copies
+// every line.
 std::optional<std::vector<std::string>> filters(ParseContext& context, FlagId id) {
   if (!context.given.has(id)) return std::nullopt;
   if (context.given.text(FlagId::kLogDir) == "/dev/null")
@@ -90,7 +91,8 @@ void read_watches(ParseContext& context) {
   }
 }
 
-// As torchrun: "1" and nothing else, and the static backend shares its store in any case.
+// It is read as torchrun does. Only "1" counts, and the static backend shares its store in any
+// case.
 void read_store_sharing(ParseContext& context) {
   constexpr auto unshared = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
   if (context.env(unshared) != "1") return;

@@ -13,7 +13,7 @@
 
 namespace ddprun::launcher {
 
-// `SIGTERM` or `TERM`. Nothing: another word. Real-time signals have no names here.
+// `SIGTERM` or `TERM`. Nothing for another word. Real-time signals have no names here.
 std::optional<int> parse_signal(std::string_view name);
 
 struct SignalList {

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Processors, with fractions. Nothing: no such file, or no limit.
+// Processors, with fractions. Nothing if there is no such file, or no limit.
 std::optional<double> quota_v2(const fs::path& folder) {
   std::ifstream file(folder / "cpu.max");
   std::string quota;

@@ -7,8 +7,8 @@
 
 namespace ddprun::launcher {
 
-// The smallest quota of our cgroup and of those above it, in whole processors, at least 1. Nothing:
-// there is none. All paths are below `root`, which is "/" except in tests.
+// The smallest quota of our cgroup and of those above it, in whole processors, at least 1. Nothing
+// if there is none. All paths are below `root`, which is "/" except in tests.
 std::optional<int> cpu_quota(const std::filesystem::path& root);
 
 }  // namespace ddprun::launcher

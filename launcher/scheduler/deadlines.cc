@@ -60,9 +60,9 @@ std::optional<std::chrono::seconds> grace_under(const SchedulerFacts& scheduler_
 std::optional<std::chrono::sys_seconds> end_of_job(const SchedulerFacts& scheduler_facts,
                                                    const Ask& ask) {
   if (scheduler_facts.ends_at || scheduler_facts.slurm_job.empty()) return scheduler_facts.ends_at;
-  // As seconds after 1970: local time could not be told apart where clocks are set back. A job
-  // without an end has a word there. The number of the last task of an array is also that of the
-  // whole array. So each line has the number of its own job.
+  // It is in seconds after 1970. Local time is ambiguous when clocks are set back. A job without an
+  // end has a word there. The number of the last task of an array is also that of the whole array.
+  // So each line has the number of its own job.
   const auto shown = ask({"env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--format=%A %e",
                           "--jobs=" + scheduler_facts.slurm_job});
   const auto end = shown ? end_of(scheduler_facts.slurm_job, *shown) : std::nullopt;

@@ -13,7 +13,7 @@
 
 namespace ddprun::launcher {
 
-// Runs a program and answers what it prints. Nothing: it is not there, failed, or took too long.
+// Runs a program and answers what it prints. Nothing if it is not there, failed, or took too long.
 using Ask = std::function<std::optional<std::string>(const std::vector<std::string>& words)>;
 
 // The workers must be gone, and the report written, so long before SIGKILL.
@@ -25,12 +25,12 @@ inline constexpr std::chrono::seconds kSlurmKillWait{30};
 // The wait of a pod if its terminationGracePeriodSeconds is not set.
 inline constexpr std::chrono::seconds kPodKillWait{30};
 
-// The grace of the workers that leaves us kReportTime. Nothing: it is not known how long the
+// The grace of the workers that leaves us kReportTime. Nothing if it is not known how long the
 // scheduler waits.
 std::optional<std::chrono::seconds> grace_under(const SchedulerFacts& scheduler_facts,
                                                 const Ask& ask);
 
-// Nothing: the scheduler sets no end, or does not say it.
+// Nothing if the scheduler sets no end, or does not say it.
 std::optional<std::chrono::sys_seconds> end_of_job(const SchedulerFacts& scheduler_facts,
                                                    const Ask& ask);
 

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 // For a child that has answered, or was killed, to be gone.
 constexpr std::chrono::milliseconds kExitLimit{100};
 
-// False: `fd` had nothing to read by `end`.
+// False if `fd` had nothing to read by `end`.
 bool has_input(int fd, Clock::time_point end) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());

@@ -11,7 +11,7 @@
 namespace ddprun::launcher {
 
 // Returns the answer of `question` in the child; it may start threads, and leave them there.
-// Nothing: there is no answer at `end`, or it is empty. A child that does not even die is left
+// Nothing if there is no answer at `end`, or it is empty. A child that does not even die is left
 // behind.
 std::optional<std::string> run_child(const std::function<std::string()>& question,
                                      std::chrono::steady_clock::time_point end);

@@ -44,7 +44,7 @@ pid_t start(const std::vector<std::string>& words, int out) {
   return failed == 0 ? pid : 0;
 }
 
-// Returns the bytes up to the end of the output. Nothing: that did not come in time.
+// Returns the bytes up to the end of the output. Nothing if that did not come in time.
 std::optional<std::string> read_all(int in, std::chrono::steady_clock::time_point end) {
   std::string text;
   std::array<char, 4096> piece{};

@@ -107,7 +107,7 @@ class Detection {
       found_.problem = fmt::format("{}={}: expected {}", name, text(name), expected);
   }
 
-  // In a worker: not what it inherited from its launcher.
+  // A worker leaves out what it inherited from its launcher.
   bool is_new(const SchedulerRow& row) const {
     if (!is_worker(env_)) return true;
     if (!env_("DDPRUN_JOB")) return false;  // torchrun's worker has no mark
@@ -133,7 +133,7 @@ class Detection {
            is_step_of_tasks() && !is_interactive();
   }
 
-  // With LOCAL_RANK it is a rank of another launcher that calls us: its variables are not ours.
+  // With LOCAL_RANK it is a rank of another launcher that calls us. Its variables are not ours.
   bool is_ours_as_operator(const SchedulerRow& row) const {
     return number(row.nodes).value_or(0) > 1 && number(row.rank).has_value() && !env_("LOCAL_RANK");
   }

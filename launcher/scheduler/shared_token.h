@@ -11,11 +11,11 @@
 
 namespace ddprun::launcher {
 
-// The file's path: ~/.ddprun/slurm-CLUSTER-JOB or ~/.ddprun/mpi-NAMESPACE. Nothing: no scheduler
+// The file's path: ~/.ddprun/slurm-CLUSTER-JOB or ~/.ddprun/mpi-NAMESPACE. Nothing if no scheduler
 // says which job this is, or there is no home. Pure.
 std::optional<std::string> shared_token_path(const EnvLookup& env);
 
-// Reads that file. Nothing: it is not there. Or it or its folder is another user's, or others can
+// Reads that file. Nothing if it is not there. Or it or its folder is another user's, or others can
 // read or change it.
 std::optional<std::string> read_shared_token(const std::string& path);
 // The same, and makes the file if it is not there. If several nodes come at a time, one makes it.

@@ -16,7 +16,7 @@ namespace ddprun::launcher {
 inline constexpr const char* kStartMarkVariable = "DDPRUN_STARTED_IN";
 
 // Returns the mark of each scheduler for the step or job that this process is in, from its
-// variables. Empty: none says anything. Pure.
+// variables. Empty if none says anything. Pure.
 std::string start_mark(const EnvLookup& env);
 
 // Whether `scheduler` says something else in `now` than in `then`, both start_mark()'s. One that
@@ -24,7 +24,7 @@ std::string start_mark(const EnvLookup& env);
 bool is_started_anew(std::string_view then, std::string_view now, Scheduler scheduler);
 
 // Returns the step that the nearest slurmstepd above this process names: `4711.0`, `4711.batch`. It
-// says so in its title. Empty: there is none that we see. Reads /proc.
+// says so in its title. Empty if there is none that we see. Reads /proc.
 std::string slurm_step_above();
 
 // Whether somebody typed this command at the terminal that is ours. Its shell gave it a process

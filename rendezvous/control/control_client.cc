@@ -55,7 +55,7 @@ struct Converse {
   grpc::Status status{};
 };
 
-// Returns the fault of TLS; empty: none that we can see.
+// Returns the fault of TLS. Empty if there is none that we can see.
 std::string tls_problem(const ControlTarget& target) {
   std::string problem;
   if (!target.tls.is_set()) return problem;
@@ -84,8 +84,8 @@ std::pair<std::shared_ptr<grpc::Channel>, ControlAnswer> connect(const ControlTa
   return {nullptr, {ControlOutcome::kUnreachable, "nobody answers there"}};
 }
 
-// The question, when the peer has asked for its proof; the answer is in `message` then. False:
-// there is none, and the status says why.
+// The question, when the peer has asked for its proof; the answer is in `message` then. False if
+// there is none; the status says why.
 bool converse(v2::Control::Stub& stub, grpc::ClientContext& context, const std::string& question,
               Converse& with) {
   const auto call = stub.Ask(&context);

@@ -125,7 +125,7 @@ class ControlService::Calls::Call final
     const std::lock_guard lock(mutex_);
     if (!std::exchange(is_over_, true)) Finish(status);
   }
-  // For a peer that may read nothing: a status would wait for it for ever.
+  // Breaks off for a peer that may read nothing: a status would wait for it for ever.
   void cut() {
     const std::lock_guard lock(mutex_);
     if (!is_over_) context_.TryCancel();  // OnCancel() ends it
@@ -161,8 +161,8 @@ class ControlService::Calls::Call final
   std::string proof_;  // ours
   v2::ProvenQuestion question_;
   v2::Answer answer_;
-  // After the end gRPC may free its half of the call: nothing is started any more. Recursive: a
-  // cancel may call OnCancel() before it returns.
+  // Nothing is started after the end: gRPC may free its half of the call. Recursive: a cancel may
+  // call OnCancel() before it returns.
   mutable std::recursive_mutex mutex_;
   bool is_over_ = false;
   SharedCall self_;
@@ -259,7 +259,7 @@ void ControlService::Calls::answer_for_inherited(const SharedCall& call,
                                      succeeded ? "succeeded" : "failed")});
 }
 
-// In the order of their ids: a job that comes or goes meanwhile moves no other one to another page.
+// Sorts by id. So a job that comes or goes meanwhile moves no other one to another page.
 ControlAnswer ControlService::Calls::page_after(const std::string& rdzv_id) const {
   std::vector<JobControl*> jobs = options_.jobs();
   std::ranges::sort(jobs, {}, &JobControl::rdzv_id);

@@ -1,7 +1,6 @@
 // Answers operators over gRPC (proto/control.proto), on the server of a Service:
 // ServiceOptions::more. It decides nothing: each question goes to the JobControl of its job. On the
-// loop's thread; gRPC's threads reach it through a LoopGate only. Owned by whoever owns the
-// Service.
+// loop's thread; gRPC's threads reach it through a LoopGate only. The owner of the Service owns it.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

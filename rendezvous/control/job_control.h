@@ -1,5 +1,5 @@
 // Shows one job to operators and does what they want. It has a Host, the log of its incidents, and
-// those who wait for the job's end. Loop's thread; owned by whoever owns the Host, which must
+// those who wait for the job's end. Loop's thread. The owner of the Host owns it, and the Host must
 // outlive it.
 #pragma once
 
@@ -26,8 +26,8 @@ class JobControl {
 
   // Takes Host::watch and Host::told.
   JobControl(Host& host, std::string rdzv_id);
-  // Keeps the facts of `finished`, a job that has ended, in memory of its own. Nobody may wait for
-  // it.
+  // Keeps the facts of `finished`, a job that has ended, in memory of its own. No caller may wait
+  // for it.
   JobControl(Host& host, const JobControl& finished);
   JobControl(const JobControl&) = delete;
   JobControl& operator=(const JobControl&) = delete;

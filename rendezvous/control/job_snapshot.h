@@ -64,7 +64,7 @@ struct JobSnapshot {
   bool operator==(const JobSnapshot&) const = default;
 };
 
-// For people and for JSON: "running", "waiting".
+// Its name for people and for JSON: "running", "waiting".
 std::string_view name_of(JobPhase phase);
 std::string_view name_of(IncidentKind kind);
 

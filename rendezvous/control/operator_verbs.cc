@@ -14,7 +14,7 @@ Error over(const Membership& membership) {
   return {ErrorCode::kRejected, "the job is over already: " + membership.end_text()};
 }
 
-// Nothing: the job can be changed now.
+// Nothing if the job can be changed now.
 std::optional<Error> unchangeable(const Membership& membership) {
   if (membership.ended()) return over(membership);
   if (!membership.recovers()) return std::nullopt;

@@ -8,7 +8,7 @@
 namespace ddprun::rendezvous {
 namespace {
 
-// As --nnodes has it: "2" or "2:4".
+// Writes it as --nnodes has it: "2" or "2:4".
 std::string node_range(int min, int max) {
   return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
 }

@@ -113,10 +113,10 @@ class HeldLease {
     awaits_answer_ = true;
   }
 
-  // Call it at look_at(), and sooner if you like. False: look again then, and send the heartbeat
-  // that is due. A process that did not run until now cannot know whether it has its seat. It asks
-  // once, and the answer is near. A connection that ends meanwhile is the answer, too: the lease is
-  // over.
+  // Call it at look_at(), and sooner if you like. If it is false, look again then, and send the
+  // heartbeat that is due. A process that did not run until now cannot know whether it has its
+  // seat. It asks once, and the answer is near. A connection that ends meanwhile is the answer,
+  // too: the lease is over.
   bool is_over(Stamp now) {
     if (asked_at_ && now < look_at_) return false;
     if (std::exchange(asked_at_, std::nullopt)) return true;
@@ -183,7 +183,7 @@ class Silence {
   void broken() { wait(patience_); }
   // The node was heard over another connection before this one: its leases of then hold, too.
   void follows(const Silence& before) { wait(before.looks_left_); }
-  // Call it every look_every(). True: the node is lost; its workers are gone.
+  // Call it every look_every(). True if the node is lost; its workers are gone.
   bool looked() { return --looks_left_ < 0; }
   // How long the silence has lasted at least when looked() is true.
   std::chrono::milliseconds length() const { return length_ + kFenceMargin; }

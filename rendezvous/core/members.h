@@ -18,7 +18,7 @@ namespace ddprun::rendezvous {
 
 // So many missing ranks are named at most.
 inline constexpr std::size_t kMissingShown = 8;
-// In a larger job nobody looks for them: it would cost too much for each node that is told.
+// A larger job has no such list: it would cost too much for each node that is told.
 inline constexpr int kMissingSearched = 512;
 
 enum class MemberState {
@@ -32,7 +32,7 @@ enum class MemberState {
   kDisbelieved,  // came back with workers, and no seat is its own: ends them, and then it is new
 };
 
-// For people and for JSON: "running", "waiting".
+// Its name for people and for JSON: "running", "waiting".
 std::string_view name_of(MemberState state);
 
 struct Member {
@@ -64,7 +64,7 @@ Failure lost_node(const Member& member, const std::string& how);
 
 class Members {
  public:
-  // Null: not here. A pointer is good until its member is erased.
+  // Null if it is not here. A pointer is good until its member is erased.
   Member* find(SessionId session);
   // A new spare, the last to arrive. `session` must not be here yet.
   Member& add(SessionId session);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::chrono::seconds kNoteRefusalEvery{10};
 
-// For nodes that join after the end: they are told how the job went.
+// Nodes that join after the end are told how the job went.
 std::string end_text_of(const JobEnded& end) {
   if (end.succeeded) return "it succeeded";
   if (end.is_stopped) return end.cause.message;
@@ -192,7 +192,7 @@ Outcome Membership::resized(int min_nodes, int max_nodes, Time now) {
   policy_.max_nodes = max_nodes;
   resized_at_.reset();  // an operator need not wait for the interval
   const int running = members_.count(MemberState::kRunning);
-  // As in consider_resize(): a round that is about to succeed is let be.
+  // A round that is about to succeed is let be, as in consider_resize().
   const bool ending = members_.count(MemberState::kSucceeded) > 0;
   if (phase_ == Phase::kRunning && running > max_nodes && !ending)
     stop_round({.round = round_number_,

@@ -31,8 +31,8 @@ struct JobRecord {
   // The process that led had a node in that round. It cannot come back: the round broke with it.
   bool leader_has_seat = false;
   std::string leader;  // host name, for people
-  // Nobody has recorded it: a node of that round remembers it. Perhaps the others have gone on, and
-  // the job has ended. So its round goes on as a whole, or this is the end.
+  // It is not recorded; a node of that round remembers it. Perhaps the others have gone on, and the
+  // job has ended. So its round goes on as a whole, or this is the end.
   bool is_remembered = false;
 
   int node_count() const { return others + (leader_has_seat ? 1 : 0); }
@@ -69,11 +69,12 @@ class Recovery {
   void opened(SessionId session) {
     if (is_open_) unknown_.insert(session);
   }
-  // It said so, or it is lost. True: it was not known until now.
+  // It said so, or it is lost. True if it was not known until now.
   bool known(SessionId session) { return unknown_.erase(session) > 0; }
   int unknown() const { return static_cast<int>(unknown_.size()); }
 
-  // A node of `round` with `seat` of `node_count` is back. True: it is believed, and has the seat.
+  // A node of `round` with `seat` of `node_count` is back. True if it is believed, and has the
+  // seat.
   bool take(std::int64_t round, int seat, int node_count);
   bool any_back() const { return !taken_.empty(); }
   bool all_back() const { return back() == record_.node_count(); }

@@ -45,7 +45,8 @@ struct NodeSpec {
   // With c10d a rank is a preference: it is met if it is free and in the round. The static
   // backend's must be met, and a node that cannot have it is refused.
   bool rank_is_preferred = false;
-  // Numeric address of its store. Empty: the address from which the rendezvous sees this node.
+  // Numeric address of its store. If it is empty, it is the address from which the rendezvous sees
+  // this node.
   std::string store_address;
   std::uint16_t store_port = 0;  // it serves the round's store here if it gets node rank 0
   // The worker with rank 0 serves the round's store itself, at this port. 0: the node does.
@@ -105,7 +106,7 @@ struct Failure {
   int local_rank = -1;
   int exit_code = 0;    // exit status; minus the signal number if killed (-9 = SIGKILL)
   std::string message;  // one line for people
-  // From the first sign of it until its node, or the host, acted on it. Nothing: nobody knows.
+  // From the first sign of it until its node, or the host, acted on it. Nothing if nobody knows.
   std::optional<std::chrono::microseconds> noticed_after{};
 
   bool operator==(const Failure&) const = default;
@@ -247,7 +248,7 @@ class Session {
   // for that. Without it the destructor says the same. After leave(), over the network, the
   // destructor waits until the host has read it, at most RemoteOptions::leave_limit.
   virtual void gone() = 0;
-  // As far as this node was told; over the network that is some moments old. Nothing: the job is
+  // As far as this node was told; over the network that is some moments old. Nothing if the job is
   // over, or nothing is known yet.
   virtual std::optional<WaitStatus> wait_status() const = 0;
   // Returns why this node reaches no host; nothing of it is set once a host has let it in.

@@ -5,9 +5,9 @@
 namespace ddprun::rendezvous {
 
 Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
-  // Before all other reasons: workers of two rounds must not run at once. A node that still stops
-  // its workers may keep its seat. Each of them ends by its own grace or lease, so there is no time
-  // to look at.
+  // This comes before all other reasons: workers of two rounds must not run at once. A node that
+  // still stops its workers may keep its seat. Each of them ends by its own grace or lease, so
+  // there is no time to look at.
   if (roster.leaving > 0) return {RoundDecision::kWait, Reason::kLeaving, Time::max()};
   if (roster.returning > 0) return {RoundDecision::kWait, Reason::kReturning, Time::max()};
   if (roster.awaited > 0 && now < roster.workers_until)
@@ -24,7 +24,7 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   if (!enough) return {RoundDecision::kWait, Reason::kTooFew, given_up_at};
   if (roster.awaited > 0 && now < roster.awaited_until)
     return {RoundDecision::kWait, Reason::kReturning, std::min(roster.awaited_until, given_up_at)};
-  // After a restart everybody who lives is back: a last call would only cost time. A resize takes
+  // All nodes that live are back after a restart. A last call would only cost time. A resize takes
   // in the nodes that come later.
   if (!roster.is_first) return {RoundDecision::kClose, Reason::kAllBack, now};
   const Time last_call_ends = roster.min_reached_at + policy.last_call;

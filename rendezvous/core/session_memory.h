@@ -19,7 +19,7 @@ class SessionMemory {
   void left(const Failure& reason) { left_ = reason; }
   bool has_left() const { return left_.has_value(); }
 
-  // Notes a message of the host. False: a round that this node was told of before; it changes
+  // Notes a message of the host. False for a round that this node was told of before; it changes
   // nothing.
   bool on_message(const HostMessage& message);
 

@@ -111,7 +111,7 @@ class Election {
   std::int64_t revision() const { return leadership_.revision(); }
   // Such a transaction found another leader: is looked at, and then `lost_leadership` is called.
   void doubt() { perform(leadership_.key_changed(std::chrono::steady_clock::now())); }
-  // Nobody is elected here any more. If this process leads, it gives the key up, so that another
+  // No agent is elected here any more. If this process leads, it gives the key up, so that another
   // takes it at once. `done` is called when that is so, or cannot be.
   void resign(std::function<void()> done);
 

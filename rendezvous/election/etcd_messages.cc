@@ -92,7 +92,7 @@ v3::TxnRequest remove_record(const JobKeys& keys, const RecordGuard& guard) {
 
 namespace {
 
-// Reads one pair of an answer. False: it makes no sense.
+// Reads one pair of an answer. False if it makes no sense.
 bool take_pair(const v3::KeyValue& pair, const JobKeys& keys, TransactionAnswer& answer) {
   const bool is_leader = pair.key() == keys.leader;
   if (is_leader && pair.value().size() > kMaxValueBytes) return false;

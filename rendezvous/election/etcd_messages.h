@@ -1,5 +1,5 @@
 // The transactions of a job in etcd, as etcd's messages, and its answers as plain values. Each
-// transaction answers with both keys, so that whoever loses knows to whom. Pure. Any thread.
+// transaction answers with both keys, so that a loser knows the winner. Pure. Any thread.
 #pragma once
 
 #include <cstdint>

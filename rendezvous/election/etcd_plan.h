@@ -23,8 +23,8 @@ struct EtcdMemberPlan {
 struct EtcdPlan {
   std::vector<EtcdMemberPlan> members;
   std::string prefix = "/ddprun";  // of a job's keys
-  // The group of daemons of which one leads all jobs. Empty: the agents of the job elect one of
-  // them.
+  // The group of daemons of which one leads all jobs. If it is empty, the agents of the job elect
+  // one of them.
   std::string daemons{};
   bool with_tls = false;
   // Paths of PEM files; empty: none.

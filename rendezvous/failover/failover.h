@@ -194,13 +194,13 @@ class Failover {
   // Whether what the node says goes to the session. The first one with kSameHost has it in its
   // queue until the host lets the node in.
   bool takes_words() const { return is_admitted() || (is_same_host() && !is_lost()); }
-  // Without a host. Nothing: the node has no workers, or had no host yet.
+  // Without a host. Nothing if the node has no workers, or had no host yet.
   std::optional<Time> workers_until() const;
   // Why the last try to have a host ended; empty: none did since the host let this node in.
   const std::string& last_loss() const { return last_loss_; }
   // kSameHost, without a host: when the node gives up.
   Time gives_up_at() const;
-  // `why`: there is no host. Empty: nothing is to be told.
+  // `why`: there is no host. Empty if nothing is to be told.
   std::string wait_line(std::chrono::seconds waited, const std::string& why, Time now) const;
 
  private:
@@ -241,7 +241,7 @@ class Failover {
   HostState host_ = HostState::kSearching;
   bool is_over_ = false;
   Workers workers_ = Workers::kNone;
-  // Without a host: the workers may live so long. The past: they end at once. Zero: there are none,
+  // The workers may live so long without a host. The past: they end at once. Zero: there are none,
   // or there is a host.
   Time workers_until_{};
   Time look_again_at_ = Time::max();

@@ -252,7 +252,7 @@ void Failover::look_for_next(const SessionLost& lost, Time now, FailoverActions&
                                 keeps && !memory_.has_left() ? "the leader, and the workers go on"
                                                              : "the next leader")});
   }
-  // After that: it waits for slow nodes, and workers had to be ended at once.
+  // This comes after that. It waits for slow nodes, and workers had to be ended at once.
   if (host_ == HostState::kLeading) actions.emplace_back(StopHosting{});
   host_ = HostState::kSearching;
   actions.emplace_back(LookForLeader{lost.was_closed});

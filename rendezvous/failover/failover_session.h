@@ -50,7 +50,7 @@ class FailoverSession : public Session {
 
   Failover& failover() { return failover_; }
   const Failover& failover() const { return failover_; }
-  // Null: there is none now.
+  // Null if there is none now.
   const Session* session() const { return session_.get(); }
   void begin_session(std::unique_ptr<Session> session) { session_ = std::move(session); }
   void end_sessions();

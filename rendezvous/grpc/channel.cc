@@ -39,7 +39,7 @@ constexpr int kCallsPerConnection = 4;
 
 bool is_v6(const std::string& address) { return address.find(':') != std::string::npos; }
 
-// Null: the files are no good now. They may be in a moment, when all three of them are replaced.
+// Null if the files are no good now. They may be in a moment, when all three of them are replaced.
 std::shared_ptr<grpc::ChannelCredentials> credentials(const ChannelTls& tls) {
   if (!tls.files.is_set()) return grpc::InsecureChannelCredentials();
   static std::mutex mutex;

@@ -23,7 +23,7 @@ void set_up_grpc_of_host();
 std::string endpoint(const std::string& host, std::uint16_t port);
 
 // TLS with the files that are there now; the host's certificate must bear `name`, or be one for
-// that address. Without files: in clear.
+// that address. Without files it is in clear.
 struct ChannelTls {
   TlsFiles files;
   std::string name;
@@ -31,7 +31,7 @@ struct ChannelTls {
 
 // gRPC is given no name. Its own resolver would ask a second time, and might get another answer
 // than the agent. The channel connects when it is first used, and again after each failure.
-// `max_message_bytes`: of what is received; 0: as a node needs it. Null: the files are no good
+// `max_message_bytes`: of what is received; 0: as a node needs it. Null if the files are no good
 // (tls_probe.h says why).
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address, std::uint16_t port,
                                             const ChannelTls& tls, int max_message_bytes = 0);
@@ -42,7 +42,7 @@ inline constexpr int kIdleConnectionMs = 10'000;
 
 // For every service of a host.
 void set_up_server(grpc::ServerBuilder& builder);
-// Returns the value that a call carries under this name; empty: nothing.
+// Returns the value that a call carries under this name. Empty if there is none.
 std::string call_metadata(const grpc::ServerContextBase& context, const char* key);
 
 }  // namespace ddprun::rendezvous

@@ -192,9 +192,9 @@ void RemoteSession::leave(const Failure& reason) {
   stop_timers();
 }
 
-// After leave(): blocks until the host has read everything, at most for leave_limit. Otherwise the
-// end of this process, or of the call, could overtake what was said. The host's receipt is that it
-// ends the call. True if there is nothing more to do with the call.
+// Called after leave(). It blocks until the host has read everything, at most for leave_limit.
+// Otherwise the end of this process, or of the call, could overtake what was said. The host's
+// receipt is that it ends the call. True if there is nothing more to do with the call.
 bool RemoteSession::end_after_leave() {
   gone();
   return left_ && state_ == State::kConnected && call_->wait_done(options_.leave_limit);
@@ -221,7 +221,8 @@ void RemoteSession::say(const NodeMessage& message) {
 void RemoteSession::attempt() {
   channels_since_ = mark_channels();
   auto& stub = stubs_[{address(), port()}];
-  // With TLS a new one each time: the files may be new, and its channel is made after the mark.
+  // With TLS it is a new one each time. The files may be new, and its channel is made after the
+  // mark.
   if (!stub || options_.tls.is_set()) {
     const auto channel = make_channel(address(), port(), {options_.tls, options_.host});
     if (!channel) return find_out_why();

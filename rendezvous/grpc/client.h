@@ -26,8 +26,8 @@ inline constexpr std::chrono::milliseconds kLeaveLimit{1000};
 
 struct RemoteOptions {
   std::string host;  // name or numeric address, IPv6 without brackets; for messages
-  // The numeric addresses of the host, tried in turn. None: `host` is one. Names are not looked up
-  // here.
+  // The numeric addresses of the host, tried in turn. None if `host` is one. Names are not looked
+  // up here.
   std::vector<std::string> addresses{};
   std::uint16_t port = 29400;
   // The host has one of so many ports, from `port` on. More than one: who serves another job at one
@@ -40,7 +40,7 @@ struct RemoteOptions {
   // How long it may take in all until the host is reached and has let us in.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(60);
   std::chrono::milliseconds leave_limit = kLeaveLimit;
-  // False: a host that cannot be reached ends the session at once, with kUnavailable.
+  // If it is false, a host that cannot be reached ends the session at once, with kUnavailable.
   bool tries_again = true;
   // The node comes back, and its workers may live until then. A lease prolongs that as soon as the
   // host has surely read resume(). That must be said when the host lets us in.

@@ -46,7 +46,7 @@ class ClientCall final : public grpc::ClientBidiReactor<v4::FromNode, v4::ToNode
     context_.TryCancel();
     perform(writer_.abandon());
   }
-  // Blocks for at most `limit`. True: gRPC is done with the call and does not touch it any more.
+  // Blocks for at most `limit`. True if gRPC is done with the call and does not touch it any more.
   bool wait_done(std::chrono::milliseconds limit) {
     return done_future_.wait_for(limit) == std::future_status::ready;
   }

@@ -170,7 +170,7 @@ void Intake::serve(int fd, const Waiting& one) {
     ::close(fd);
     return;
   }
-  // Before gRPC gets the descriptor: afterwards gRPC may close it at any time.
+  // This comes before gRPC gets the descriptor, since gRPC may close it at any time then.
   connections_.add(fd, one.way, one.address);
   serve_(fd, one.way);
 }
@@ -207,7 +207,7 @@ void Intake::look_at_waiting() {
 }
 
 // A node that hears nothing for 3 s connects anew, which costs both sides more. HTTP/2 lets a side
-// send SETTINGS again, so gRPC's follow later. Under a flood nobody is greeted: whoever connects
+// send SETTINGS again, so gRPC's follow later. Under a flood no peer is greeted. One that connects
 // anew is the newest, and has its turn sooner.
 void Intake::greet_nodes(Time now) {
   const std::string greeting = ClearRefusal::greeting();

@@ -37,10 +37,11 @@ class PortDemultiplexer {
   // They get connections of which no byte has been read.
   struct Handlers {
     std::function<void(asio::ip::tcp::socket)> store;
-    // They own `fd` from then on. Null: such a peer is refused, with a TLS alert if it began TLS.
+    // They own `fd` from then on. If it is null, such a peer is refused, with a TLS alert if it
+    // began TLS.
     std::function<void(int fd)> rendezvous;
     std::function<void(int fd)> rendezvous_by_tls{};
-    // Null: such a connection is closed.
+    // If it is null, such a connection is closed.
     std::function<void(asio::ip::tcp::socket)> liveness{};
   };
 

@@ -297,7 +297,7 @@ void Service::Calls::open_session(Node& node, Host& host) {
       node.observed);
 }
 
-// False: the node was refused.
+// False if the node was refused.
 bool Service::Calls::find_job(Node& node, const NodeSpec& spec, const ResumeRequest* resumed) {
   const auto found = options_.jobs->host(node.rdzv_id, spec, resumed ? resumed->round : 0);
   Host* const* const host = std::get_if<Host*>(&found);

@@ -64,8 +64,8 @@ struct ServiceOptions {
   // The most nodes of all jobs together, and what a node beyond them is told.
   std::size_t max_calls = kMaxCalls;
   std::string too_many_calls = "rendezvous: as many nodes are here already as a host can serve";
-  // Tells whether a node may be given a lease, although another process may lead by now. Empty:
-  // always.
+  // Tells whether a node may be given a lease, although another process may lead by now. Always, if
+  // it is empty.
   std::function<bool()> may_grant{};
   // Returns why no node is let in now, because another process may lead. Returns an empty text if
   // nodes are let in. It may try again.

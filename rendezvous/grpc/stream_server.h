@@ -36,7 +36,7 @@ inline constexpr int kMaxQueues = 16;
 class StreamServer;
 
 // One call. It is made before its node calls, and lives until gRPC is done with it. Owned by
-// itself, and by whoever else holds it.
+// itself, and by others that hold it.
 class ServerStream : public std::enable_shared_from_this<ServerStream> {
  public:
   ServerStream() = default;
@@ -145,7 +145,7 @@ class StreamServer {
     for (const auto& queue : queues_) run(*queue);  // gRPC wants a queue to be read to its end
   }
 
-  // Null: gRPC could not start it.
+  // Null if gRPC could not start it.
   grpc::Server* server() { return server_.get(); }
 
   // Sets the answer of gRPC's health service, if there is one.

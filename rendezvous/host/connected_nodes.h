@@ -86,7 +86,7 @@ class ConnectedNodes {
   }
 
   // The node speaks over a later call already: what came over this one was under way for long.
-  // Null: it did not say who it is, or that it comes back.
+  // Null if it did not say who it is, or that it comes back.
   bool is_overtaken(const Node& node, const NodeSpec* named, const ResumeRequest* resumed) {
     const Node* const latest = named != nullptr ? latest_of(node.rdzv_id, *named) : nullptr;
     const auto connection = resumed != nullptr ? resumed->connection : node.connection;
@@ -132,7 +132,7 @@ class ConnectedNodes {
   }
 
  private:
-  // The call over which this node said last who it is. Null: none is here.
+  // The call over which this node said last who it is. Null if none is here.
   Node* latest_of(const std::string& rdzv_id, const NodeSpec& spec) {
     const auto known = calls_of_.find(key(rdzv_id, spec));
     Node* const node = known == calls_of_.end() ? nullptr : find(known->second);

@@ -7,7 +7,7 @@ namespace ddprun::rendezvous {
 
 // Keys of certificates may be RSA, of elliptic curves (ECDSA), or Ed25519; ciphers are
 // those of gRPC. All else of OpenSSL (digests, MACs, signatures, random numbers) stays as it is.
-// Before OpenSSL is used, by one thread. False: all algorithms are there, as without it.
+// Before OpenSSL is used, by one thread. False if all algorithms are there, as without it.
 bool offer_cipher_list();
 
 }  // namespace ddprun::rendezvous

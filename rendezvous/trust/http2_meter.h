@@ -57,7 +57,7 @@ class Http2Meter {
 
   explicit Http2Meter(Wire wire) : wire_(wire) {}
 
-  // `bytes` came in one read. False: they are more than is allowed, or no HTTP/2. The connection
+  // `bytes` came in one read. False if they are more than is allowed, or no HTTP/2. The connection
   // must be cut, and stays refused.
   bool took(std::string_view bytes, Time now);
   // A node or an operator has proved over this connection that it knows the token. Any thread.

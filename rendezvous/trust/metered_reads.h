@@ -33,8 +33,8 @@ class MeteredConnection {
   std::atomic<bool> was_cut_ = false;
 };
 
-// Meters what is read from `fd` until it is closed. Call it before gRPC gets `fd`. Null: its number
-// is too large to be metered.
+// Meters what is read from `fd` until it is closed. Call it before gRPC gets `fd`. Null if its
+// number is too large to be metered.
 std::shared_ptr<MeteredConnection> meter_reads(int fd, Http2Meter::Wire wire);
 
 }  // namespace ddprun::rendezvous

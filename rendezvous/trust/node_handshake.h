@@ -35,7 +35,7 @@ class NodeHandshake {
   // A new call: the nonce that it brings.
   const std::string& begin();
   // Returns the proof to send to the host. `channels`: those that the call may travel in.
-  // `question`: an operator's. Nothing: no host of ours asks so.
+  // `question`: an operator's. Nothing if no host of ours asks so.
   std::optional<Proof> challenged(const Challenge& challenge, std::vector<std::string> channels,
                                   std::string question = {});
   // The host let us in.

@@ -29,7 +29,7 @@ std::vector<std::string> client_channels(ChannelMark mark, bool is_tls);
 // Whether one of them lives here as a host's.
 bool has_host_channel(const std::vector<std::string>& names);
 
-// For openssl.cc: a connection was made, and it ends.
+// openssl.cc calls these when a connection was made and when it ends.
 void watch_channel(ssl_st* connection);
 void forget_channel(const ssl_st* connection);
 

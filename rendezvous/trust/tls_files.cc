@@ -80,7 +80,7 @@ std::string problem_of_dates(const X509* one, std::time_t now) {
   return {};
 }
 
-// Returns why a peer that trusts `authorities` refuses the first of `chain`; empty: it takes it.
+// Returns why a peer that trusts `authorities` refuses the first of `chain`. Empty if it takes it.
 std::string problem_of_chain(const std::vector<Certificate>& chain,
                              const std::vector<Certificate>& authorities, std::time_t now) {
   const Store store(::X509_STORE_new());

@@ -14,7 +14,7 @@ namespace ddprun::rendezvous {
 // The most bytes of one PEM file.
 inline constexpr std::size_t kMaxPemBytes = 1 << 20;
 
-// Paths. Empty ones: no TLS.
+// Paths. Empty ones mean no TLS.
 struct TlsFiles {
   std::string ca;
   std::string cert;  // the certificate, and those between it and the authority's

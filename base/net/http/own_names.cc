@@ -19,7 +19,7 @@ std::string plain(std::string_view name) {
   return text;
 }
 
-// Without the port: "name:80", "[::1]:80", "name".
+// Cuts the port off: "name:80", "[::1]:80", "name".
 std::string_view without_port(std::string_view header) {
   if (header.starts_with('[')) {
     const auto end = header.find(']');

@@ -69,7 +69,7 @@ struct Connection {
 
   beast::tcp_stream stream;
   beast::flat_buffer buffer;
-  // For a request, or for the client's end. Nothing: an answer is on its way.
+  // For a request, or for the client's end. Nothing if an answer is on its way.
   std::optional<Time> waited_for_since = std::chrono::steady_clock::now();
 };
 
@@ -105,7 +105,7 @@ asio::awaitable<beast::error_code> read_head(SharedConnection connection, Parser
   co_return beast::error_code();
 }
 
-// Waits for the next request of a connection, with the time that lies between two. False: none
+// Waits for the next request of a connection, with the time that lies between two. False if none
 // came.
 asio::awaitable<bool> hears_more(SharedConnection connection, std::chrono::milliseconds limit) {
   if (connection->buffer.size() > 0) co_return true;  // it came with the one before
@@ -177,7 +177,7 @@ SharedResponse Server::State::made_page(const std::string& path,
 
 // ---- connections ----
 
-// Closes the connection that has been waited for longest. False: all get an answer just now.
+// Closes the connection that has been waited for longest. False if all get an answer just now.
 bool Server::State::make_room() {
   auto oldest = connections.end();
   for (auto next = connections.begin(); next != connections.end(); ++next) {
@@ -205,7 +205,7 @@ asio::awaitable<void> Server::State::serve(std::shared_ptr<State> self,
   self->connections.remove(connection);
 }
 
-// One request and its answer. False: the connection is at its end.
+// One request and its answer. False if the connection is at its end.
 asio::awaitable<bool> Server::State::serve_one(std::shared_ptr<State> self,
                                                SharedConnection connection) {
   Parser parser;
@@ -213,7 +213,7 @@ asio::awaitable<bool> Server::State::serve_one(std::shared_ptr<State> self,
   parser.body_limit(boost::none);  // no body is ever read
   connection->stream.expires_after(self->limits.head);
   const auto failed = co_await read_head(connection, parser, self->limits.head_bytes);
-  // After the end of the server no page may be made: what it tells of may be gone.
+  // No page may be made after the end of the server. The things that it tells of may be gone.
   if (self->is_closed) co_return false;
   if (failed && !is_too_long(failed) && !is_nonsense(failed)) co_return false;
   connection->waited_for_since.reset();
