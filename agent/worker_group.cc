@@ -77,6 +77,7 @@ std::uint64_t WorkerGroup::steps(int local_rank) const {
 
 std::vector<std::string> WorkerGroup::error_files(int attempt) const {
   std::vector<std::string> paths;
+  paths.reserve(static_cast<std::size_t>(config_.worker_count));
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     paths.push_back(files_.error_file(attempt, local_rank));
   return paths;

@@ -106,7 +106,7 @@ class Keys(unittest.TestCase):
     def changed(self, name):
         """The files whose keys change with a text."""
         before = self.keys()
-        self.write(name, (self.root / name).read_text() + "// changed\n")
+        self.write(name, (self.root / name).read_text() + "int changed;\n")
         after = self.keys()
         return [name for name in after if after[name] != before[name]]
 
@@ -116,6 +116,19 @@ class Keys(unittest.TestCase):
     def test_a_header_changes_the_key_of_one_file(self):
         self.assertEqual(self.changed("base/one.h"), ["base/one.cc"])
         self.assertEqual(self.changed("base/alone.h"), ["base/user.cc"])
+
+    def test_the_words_of_comments_change_no_key(self):
+        self.write("base/one.cc", "// One line.\nint a;  // more\n")
+        before = self.keys()
+        self.write("base/one.cc", "  // Two\n  // lines.\nint a;  // more\n")
+        self.assertEqual(self.keys(), before)
+
+    def test_code_and_nolints_change_the_key(self):
+        for text in ("int a;\n", "// One line.\nint a;\n", "// NOLINTNEXTLINE(x): y\nint a;\n",
+                     "int a;  // NOLINT(x): y\n", "// One line.\n\n// Another.\nint a;\n"):
+            before = self.keys()
+            self.write("base/one.cc", text)
+            self.assertNotEqual(self.keys()["base/one.cc"], before["base/one.cc"], text)
 
     def test_the_rules_change_all_keys(self):
         before, after = self.keys(), self.keys(b"Checks: '*'")
