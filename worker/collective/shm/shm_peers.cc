@@ -226,7 +226,8 @@ void ShmPeers::sleep(Counter& counter, std::uint32_t target, std::chrono::nanose
 bool ShmPeers::died(std::size_t peer) {
   const pid_t pid = area(peer).pid.load(std::memory_order_acquire);
   // A peer that has not signed in yet has no pid here: only the deadline can tell. In another pid
-  // namespace (a container for each rank, with one /proc) its number is nobody's, or a stranger's.
+  // namespace (a container for each rank, with one /proc) its number is nobody's, or another
+  // process's.
   const auto space = area(peer).pid_namespace.load(std::memory_order_relaxed);
   if (pid == 0 || peer == rank_ || space == 0 || space != mine().pid_namespace.load()) return false;
   int& pidfd = pidfds_[peer];

@@ -40,7 +40,7 @@ constexpr std::array<char, 8> kMagic{'D', 'D', 'P', 'T', 'C', 'P', '0', '1'};
 constexpr std::uint32_t kHeads = sizeof(FrameHead) << 16U | sizeof(OperationHead);
 
 // Connections that have not said who they are, beside one of each rank. Ranks say it at once.
-constexpr std::size_t kStrangersMax = 64;
+constexpr std::size_t kMostUnauthenticated = 64;
 
 // The facts of each rank that the exchange carries.
 struct Card {
@@ -158,7 +158,7 @@ class MeshBuilder {
   }
 
  private:
-  struct Stranger {
+  struct UnauthenticatedPeer {
     FileHandle socket;
     Hello hello{};
     std::size_t got = 0;
@@ -228,8 +228,8 @@ class MeshBuilder {
     std::vector<pollfd> watched;
     for (const FileHandle& socket : sockets_) watched.push_back({socket.get(), POLLRDHUP, 0});
     watched.push_back({listener_.get(), POLLIN, 0});
-    for (const Stranger& stranger : strangers_)
-      watched.push_back({stranger.socket.get(), POLLIN, 0});
+    for (const UnauthenticatedPeer& peer : unauthenticated_)
+      watched.push_back({peer.socket.get(), POLLIN, 0});
     for (const FileHandle& socket : calls_)
       if (socket.get() >= 0) watched.push_back({socket.get(), POLLOUT, 0});
     ::poll(watched.data(), watched.size(), static_cast<int>(limit.count()));
@@ -238,8 +238,9 @@ class MeshBuilder {
       if (watched[peer].fd >= 0 && watched[peer].revents != 0) return gave_up(peer);
     for (std::size_t peer = 0; peer < calls_.size(); ++peer)
       if (auto said = say_hello(peer); !said) lose(peer, said.error());
-    for (Stranger& stranger : strangers_) hear_hello(stranger);
-    std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.socket.get() < 0; });
+    for (UnauthenticatedPeer& peer : unauthenticated_) hear_hello(peer);
+    std::erase_if(unauthenticated_,
+                  [](const UnauthenticatedPeer& peer) { return peer.socket.get() < 0; });
     return accept_all();
   }
 
@@ -258,18 +259,18 @@ class MeshBuilder {
     return boost::system::in_place_value;
   }
 
-  void hear_hello(Stranger& stranger) {
-    auto* bytes = reinterpret_cast<char*>(&stranger.hello);
-    const ssize_t got = ::recv(stranger.socket.get(), bytes + stranger.got,
-                               sizeof stranger.hello - stranger.got, MSG_DONTWAIT);
+  void hear_hello(UnauthenticatedPeer& peer) {
+    auto* bytes = reinterpret_cast<char*>(&peer.hello);
+    const ssize_t got =
+        ::recv(peer.socket.get(), bytes + peer.got, sizeof peer.hello - peer.got, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got > 0) stranger.got += static_cast<std::size_t>(got);
-    if (got > 0 && stranger.got < sizeof stranger.hello) return;
-    const Hello& hello = stranger.hello;
-    const bool ours = stranger.got == sizeof hello && hello.magic == kMagic &&
+    if (got > 0) peer.got += static_cast<std::size_t>(got);
+    if (got > 0 && peer.got < sizeof peer.hello) return;
+    const Hello& hello = peer.hello;
+    const bool ours = peer.got == sizeof hello && hello.magic == kMagic &&
                       hello.secret == cards_[rank_].secret && hello.heads == kHeads &&
                       hello.rank > rank_ && hello.rank < cards_.size();
-    FileHandle socket = std::move(stranger.socket);
+    FileHandle socket = std::move(peer.socket);
     if (ours && sockets_[hello.rank].get() < 0) sockets_[hello.rank] = std::move(socket);
   }
 
@@ -279,10 +280,11 @@ class MeshBuilder {
       const bool nobody = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
       if (socket.get() < 0 && nobody) return boost::system::in_place_value;
       if (socket.get() < 0) return failed("accept a connection of another rank");
-      if (strangers_.size() == kStrangersMax + cards_.size()) strangers_.erase(strangers_.begin());
-      strangers_.push_back({.socket = std::move(socket)});
-      hear_hello(strangers_.back());
-      if (strangers_.back().socket.get() < 0) strangers_.pop_back();
+      if (unauthenticated_.size() == kMostUnauthenticated + cards_.size())
+        unauthenticated_.erase(unauthenticated_.begin());
+      unauthenticated_.push_back({.socket = std::move(socket)});
+      hear_hello(unauthenticated_.back());
+      if (unauthenticated_.back().socket.get() < 0) unauthenticated_.pop_back();
     }
   }
 
@@ -308,11 +310,11 @@ class MeshBuilder {
   std::string congestion_control_;
   std::vector<Card> cards_;  // by rank
   FileHandle listener_;
-  std::vector<FileHandle> sockets_;  // by rank: those that know each other
-  std::vector<FileHandle> calls_;    // by rank: those that we connect to
-  std::vector<bool> lost_;           // by rank: those that cannot be reached
-  std::optional<Error> failure_;     // why the first of them cannot
-  std::vector<Stranger> strangers_;  // those that connect to us
+  std::vector<FileHandle> sockets_;                   // by rank: those that know each other
+  std::vector<FileHandle> calls_;                     // by rank: those that we connect to
+  std::vector<bool> lost_;                            // by rank: those that cannot be reached
+  std::optional<Error> failure_;                      // why the first of them cannot
+  std::vector<UnauthenticatedPeer> unauthenticated_;  // those that connect to us
   std::chrono::milliseconds limit_;
 };
 

@@ -309,7 +309,7 @@ std::string forged_hello() {
   return hello;
 }
 
-TEST(TcpMeeting, StrangersAreNoRanks) {
+TEST(TcpMeeting, UnauthenticatedPeersAreNoRanks) {
   for (const std::string& words :
        {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(200, 'x'),
         std::string("DDPTCP01") + std::string(24, '\0'), forged_hello()}) {

@@ -155,8 +155,8 @@ TEST(Join, LeavesThoseThatHadBegunWhereOneRefuses) {
   EXPECT_THROW(Join(first, second), std::invalid_argument);
   EXPECT_EQ(calls, "lead end ");
   const auto other = make_alone_collective();
-  Recorder stranger(*other, calls);
-  EXPECT_THROW(Join(first, stranger), std::invalid_argument);
+  Recorder peer(*other, calls);
+  EXPECT_THROW(Join(first, peer), std::invalid_argument);
 }
 
 }  // namespace
