@@ -39,8 +39,8 @@ inline void run_torch_ranks(int ranks, const RankBody& body) {
 // All ranks must call it.
 inline void expect_equal_on_all_ranks(const at::Tensor& tensor, Collective& ranks,
                                       const std::string& name = "") {
-  TensorCollective verbs(ranks);
-  for (const at::Tensor& theirs : verbs.all_gather(tensor.detach()))
+  TensorCollective tensors(ranks);
+  for (const at::Tensor& theirs : tensors.all_gather(tensor.detach()))
     EXPECT_TRUE(torch::equal(theirs, tensor)) << name;
 }
 

@@ -166,11 +166,11 @@ std::string wire_error(const std::string& mode, Collective& collective) {
     const auto no_sync = parallel.no_sync();
     return gradients_of(parallel, net, collective.rank());
   }();
-  TensorCollective verbs(collective);
+  TensorCollective tensors(collective);
   const auto truth = local / collective.world_size();
   const auto magnitude = truth.abs();
-  verbs.all_reduce(truth);
-  verbs.all_reduce(magnitude);
+  tensors.all_reduce(truth);
+  tensors.all_reduce(magnitude);
   const auto error = (gradients_of(parallel, net, collective.rank()) - truth).abs();
   const auto bound = 2 * std::ldexp(1.0, half ? -11 : -8) * magnitude + 1e-7;
   return fmt::format("{},{}", (error / bound).max().item<double>(), error.mean().item<double>());

@@ -27,8 +27,8 @@ constexpr int kVersion = 2;
 
 // Gathers may bring another number of bytes on each rank.
 bool alike(const Operation& a, const Operation& b) {
-  if (a.verb != b.verb) return false;
-  if (a.verb == Verb::kGather || a.verb == Verb::kBarrier) return true;
+  if (a.kind != b.kind) return false;
+  if (a.kind == OperationKind::kGather || a.kind == OperationKind::kBarrier) return true;
   return a.bytes == b.bytes && a.dtype == b.dtype && a.parts == b.parts;
 }
 
@@ -50,13 +50,15 @@ std::optional<std::string> parted(const RankReport& mine, const RankReport& thei
   return std::nullopt;
 }
 
-bool complementary(Verb a, Verb b) { return is_transfer(a) && is_transfer(b) && a != b; }
+bool complementary(OperationKind a, OperationKind b) {
+  return is_transfer(a) && is_transfer(b) && a != b;
+}
 
 // A rank waits in a transfer with one that waits for it in turn, in something else.
 bool wait_for_each_other(const RankReport& sender, const RankReport& other) {
-  if (!is_transfer(sender.waits_in.verb) || sender.peer != other.rank) return false;
-  if (is_transfer(other.waits_in.verb))
-    return other.peer == sender.rank && !complementary(sender.waits_in.verb, other.waits_in.verb);
+  if (!is_transfer(sender.waits_in.kind) || sender.peer != other.rank) return false;
+  if (is_transfer(other.waits_in.kind))
+    return other.peer == sender.rank && !complementary(sender.waits_in.kind, other.waits_in.kind);
   return !reached(sender.latest(), other.waits_in.sequence);
 }
 
@@ -70,19 +72,19 @@ bool still_waits(const RankReport& now, const std::vector<RankReport>& before) {
 
 void write(std::ostream& text, const Operation& operation) {
   text << ' ' << operation.number << ' ' << operation.sequence << ' '
-       << static_cast<int>(operation.verb) << ' ' << static_cast<int>(operation.dtype) << ' '
+       << static_cast<int>(operation.kind) << ' ' << static_cast<int>(operation.dtype) << ' '
        << operation.bytes << ' ' << operation.parts;
 }
 
 bool read(std::istream& text, Operation& operation) {
-  int verb = 0;
+  int kind = 0;
   int dtype = 0;
-  text >> operation.number >> operation.sequence >> verb >> dtype >> operation.bytes >>
+  text >> operation.number >> operation.sequence >> kind >> dtype >> operation.bytes >>
       operation.parts;
-  if (!text || verb < 0 || verb > static_cast<int>(kLastVerb) || dtype < 0 ||
+  if (!text || kind < 0 || kind > static_cast<int>(kLastOperationKind) || dtype < 0 ||
       dtype > static_cast<int>(Dtype::kUInt8))
     return false;
-  operation.verb = static_cast<Verb>(verb);
+  operation.kind = static_cast<OperationKind>(kind);
   operation.dtype = static_cast<Dtype>(dtype);
   return true;
 }
@@ -96,7 +98,7 @@ RankReport report_of(const OperationRing& ring, int rank) {
   for (std::uint32_t back = 0;
        back < kSearchedOperations && report.last.size() < kReportedOperations; ++back) {
     const auto found = ring.find(latest - back);
-    if (found && !is_transfer(found->verb)) report.last.push_back(*found);
+    if (found && !is_transfer(found->kind)) report.last.push_back(*found);
   }
   std::ranges::reverse(report.last);
   return report;
@@ -136,7 +138,7 @@ std::optional<std::string> desync_report(const RankReport& mine,
                                          const std::vector<RankReport>& before) {
   for (const RankReport& theirs : others) {
     if (auto found = parted(mine, theirs)) return found;
-    const bool collective = !is_transfer(mine.waits_in.verb);
+    const bool collective = !is_transfer(mine.waits_in.kind);
     if (collective && theirs.state == RankReport::State::kEnded &&
         !reached(theirs.latest(), mine.waits_in.sequence)) {
       return fmt::format("rank {} waits in {}, and rank {} has ended: its last operation was {}",
@@ -151,7 +153,7 @@ std::optional<std::string> desync_report(const RankReport& mine,
 }
 
 std::string absent_from(const RankReport& mine, const std::vector<RankReport>& others) {
-  if (is_transfer(mine.waits_in.verb)) return {};
+  if (is_transfer(mine.waits_in.kind)) return {};
   std::string text;
   std::size_t absent = 0;
   for (const RankReport& theirs : others) {

@@ -1,8 +1,8 @@
 // The desync report of ranks that cannot go on together. A rank that waits for long posts its
 // report: what it waits in, and its last operations. It compares that with the reports of others.
-// All ranks call the verbs in the same order. So collective operations of one sequence number must
-// be alike. If they are not, no waiting helps. report_of(), desync_report() and absent_from() are
-// pure.
+// All ranks call the operations in the same order. So collective operations of one sequence number
+// must be alike. If they are not, no waiting helps. report_of(), desync_report() and absent_from()
+// are pure.
 #pragma once
 
 #include <chrono>

@@ -30,7 +30,7 @@ class EqualWord {
   // All ranks must call it. The collective must outlive this.
   explicit EqualWord(Collective& ranks);
 
-  // All ranks must call it at the same place among their verbs.
+  // All ranks must call it at the same place among their operations.
   void launch(std::uint64_t word, const OperationName& name = {});
   bool under_way() const { return under_way_.has_value(); }
 

@@ -12,11 +12,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* torch_name_of(Verb verb) {
+const char* torch_name_of(OperationKind kind) {
   constexpr std::array kNames{"all_reduce", "all_reduce",     "all_gather",
                               "barrier",    "broadcast",      "send",
                               "recv",       "reduce_scatter", "all_gather"};
-  return kNames.at(static_cast<std::size_t>(verb));
+  return kNames.at(static_cast<std::size_t>(kind));
 }
 
 // As c10::toString() says it.
@@ -35,7 +35,7 @@ std::int64_t wall_ns(std::int64_t steady_ns) {
 }
 
 Json entry_of(const Operation& operation, std::size_t record, const FlightRecordFacts& facts) {
-  const bool transfer = is_transfer(operation.verb);
+  const bool transfer = is_transfer(operation.kind);
   const bool done = operation.done_ns != 0;
   const Json sizes = Json::array({Json::array({operation.bytes / size_of(operation.dtype)})});
   const Json dtypes = Json::array({torch_name_of(operation.dtype)});
@@ -47,7 +47,7 @@ Json entry_of(const Operation& operation, std::size_t record, const FlightRecord
       {"p2p_seq_id", transfer ? operation.sequence : 0},
       {"op_id", operation.number},
       {"name", operation.name.text()},
-      {"profiling_name", fmt::format("{}:{}", facts.collective, torch_name_of(operation.verb))},
+      {"profiling_name", fmt::format("{}:{}", facts.collective, torch_name_of(operation.kind))},
       {"time_created_ns", wall_ns(operation.begun_ns)},
       {"input_sizes", sizes},
       {"input_dtypes", dtypes},
@@ -70,7 +70,7 @@ Json status_of(const std::vector<Operation>& operations) {
   std::uint32_t begun = 0;
   std::uint32_t completed = 0;
   for (const Operation& operation : operations) {
-    if (is_transfer(operation.verb)) continue;
+    if (is_transfer(operation.kind)) continue;
     begun = operation.sequence;
     if (operation.done_ns != 0) completed = operation.sequence;
   }

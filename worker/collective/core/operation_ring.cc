@@ -15,25 +15,25 @@ constexpr std::size_t kDoneWord = offsetof(Operation, done_ns) / sizeof(std::uin
 
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-const char* name_of(Verb verb) {
-  switch (verb) {
-    case Verb::kSum:
+const char* name_of(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kSum:
       return "sum";
-    case Verb::kReduce:
+    case OperationKind::kReduce:
       return "reduction";
-    case Verb::kGather:
+    case OperationKind::kGather:
       return "gather";
-    case Verb::kBarrier:
+    case OperationKind::kBarrier:
       return "barrier";
-    case Verb::kBroadcast:
+    case OperationKind::kBroadcast:
       return "broadcast";
-    case Verb::kSend:
+    case OperationKind::kSend:
       return "send";
-    case Verb::kReceive:
+    case OperationKind::kReceive:
       return "receive";
-    case Verb::kReduceScatter:
+    case OperationKind::kReduceScatter:
       return "reduce-scatter";
-    case Verb::kAllGather:
+    case OperationKind::kAllGather:
       return "all-gather";
   }
   return "operation of another version";
@@ -41,12 +41,12 @@ const char* name_of(Verb verb) {
 
 }  // namespace
 
-std::uint32_t OperationRing::begin(Verb verb, std::uint64_t bytes, Dtype dtype,
+std::uint32_t OperationRing::begin(OperationKind kind, std::uint64_t bytes, Dtype dtype,
                                    const OperationName& name, std::uint64_t parts) {
   const std::uint32_t number = begun_.load(std::memory_order_relaxed) + 1;
   const Operation operation{.number = number,
-                            .sequence = is_transfer(verb) ? ++transfers_ : ++collectives_,
-                            .verb = verb,
+                            .sequence = is_transfer(kind) ? ++transfers_ : ++collectives_,
+                            .kind = kind,
                             .dtype = dtype,
                             .name = name,
                             .bytes = bytes,
@@ -91,12 +91,12 @@ std::string OperationRing::describe(std::uint32_t number) const {
 std::string describe(const Operation& operation) {
   const std::string_view name = operation.name.text();
   const std::string size =
-      operation.verb == Verb::kBarrier
+      operation.kind == OperationKind::kBarrier
           ? ""
           : fmt::format(" of {}{}{} bytes", name, name.empty() ? "" : ", ", operation.bytes);
   const std::string parts =
       operation.parts == 0 ? "" : fmt::format(" in parts {:08x}", operation.parts & 0xFFFFFFFFU);
-  return fmt::format("{}{}{} (operation {})", name_of(operation.verb), size, parts,
+  return fmt::format("{}{}{} (operation {})", name_of(operation.kind), size, parts,
                      operation.number);
 }
 

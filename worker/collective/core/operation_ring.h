@@ -14,7 +14,7 @@
 
 namespace ddprun::worker {
 
-enum class Verb : std::uint8_t {
+enum class OperationKind : std::uint8_t {
   kSum,
   kReduce,
   kGather,  // of bytes
@@ -25,22 +25,24 @@ enum class Verb : std::uint8_t {
   kReduceScatter,
   kAllGather,
 };
-inline constexpr Verb kLastVerb = Verb::kAllGather;
+inline constexpr OperationKind kLastOperationKind = OperationKind::kAllGather;
 
 // Whether one rank sends and another receives: the others have no part in it.
-constexpr bool is_transfer(Verb verb) { return verb == Verb::kSend || verb == Verb::kReceive; }
+constexpr bool is_transfer(OperationKind kind) {
+  return kind == OperationKind::kSend || kind == OperationKind::kReceive;
+}
 
-// The verb of a sum, or of another reduction.
-constexpr Verb verb_of(Reduction reduction) {
-  return is_sum(reduction) ? Verb::kSum : Verb::kReduce;
+// The kind of a sum, or of another reduction.
+constexpr OperationKind kind_of(Reduction reduction) {
+  return is_sum(reduction) ? OperationKind::kSum : OperationKind::kReduce;
 }
 
 struct Operation {
   std::uint32_t number;  // of this rank's operations: counts from 1, and wraps
-  // The same, of collective operations and of transfers apart. All ranks call the verbs in the same
-  // order, so collective operations have the same one on all of them.
+  // The same, of collective operations and of transfers apart. All ranks call the operations in the
+  // same order, so collective operations have the same one on all of them.
   std::uint32_t sequence;
-  Verb verb;
+  OperationKind kind;
   Dtype dtype;
   OperationName name;  // empty: the program gave none
   std::uint64_t bytes;
@@ -57,7 +59,7 @@ class OperationRing {
   static constexpr std::uint32_t kLength = 1024;
 
   // The rank begins its next operation. Returns its number.
-  std::uint32_t begin(Verb verb, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8,
+  std::uint32_t begin(OperationKind kind, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8,
                       const OperationName& name = {}, std::uint64_t parts = 0);
   void end(std::uint32_t number);
 

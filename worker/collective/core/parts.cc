@@ -59,16 +59,16 @@ std::uint64_t hash_of(std::span<const Part> parts) {
   return hash == 0 ? 1 : hash;
 }
 
-Verb LaunchRequest::verb() const {
+OperationKind LaunchRequest::kind() const {
   switch (sharing) {
     case Sharing::kReduceScatter:
-      return Verb::kReduceScatter;
+      return OperationKind::kReduceScatter;
     case Sharing::kAllGather:
-      return Verb::kAllGather;
+      return OperationKind::kAllGather;
     case Sharing::kAllReduce:
       break;
   }
-  return verb_of(reduction);
+  return kind_of(reduction);
 }
 
 LaunchRequest all_reduce_of(Reduction reduction) { return {.reduction = reduction}; }

@@ -29,7 +29,7 @@ struct LaunchRequest {
   Reduction reduction = Reduction::kSum;  // not of an all-gather
   std::vector<Part> parts = {};           // tidy; not of an all-reduce
 
-  Verb verb() const;
+  OperationKind kind() const;
   std::uint64_t hash() const { return sharing == Sharing::kAllReduce ? 0 : hash_of(parts); }
 };
 

@@ -91,8 +91,8 @@ class HostPartsFeed final : public HostFeed {
   std::vector<Part> parts_;
 };
 
-// Sums and barriers are composed. Other verbs are those of all ranks over TCP, once all are known
-// to do the same. Broadcasts, which are large, go to one rank of each host first.
+// Sums and barriers are composed. Other operations are those of all ranks over TCP, once all are
+// known to do the same. Broadcasts, which are large, go to one rank of each host first.
 class HierarchicalCollective final : public Collective {
  public:
   explicit HierarchicalCollective(HierarchicalParts parts)
@@ -127,34 +127,34 @@ class HierarchicalCollective final : public Collective {
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
   std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override {
-    const Doing doing(*this, Verb::kGather, mine.size());
+    const Doing doing(*this, OperationKind::kGather, mine.size());
     meet(doing.number());
     return parts_.all->all_gather_bytes(mine);
   }
   void barrier() override {
-    const Doing doing(*this, Verb::kBarrier, 0);
+    const Doing doing(*this, OperationKind::kBarrier, 0);
     meet(doing.number());
   }
   // Waits for no sum: it has links of its own, and shall name all that are late.
   void monitored_barrier(std::chrono::milliseconds limit) override {
-    const std::uint32_t number = ring_->begin(Verb::kBarrier, 0);
+    const std::uint32_t number = ring_->begin(OperationKind::kBarrier, 0);
     parts_.all->monitored_barrier(limit);
     ring_->end(number);
   }
   void send(Flat flat, int to) override {
     other_rank(to);
-    const Doing doing(*this, Verb::kSend, flat.bytes());
+    const Doing doing(*this, OperationKind::kSend, flat.bytes());
     if (on_this_host(to)) return parts_.host->send(flat, to % parts_.host->world_size());
     parts_.all->send(flat, to);
   }
   void receive(Flat flat, int from) override {
     other_rank(from);
-    const Doing doing(*this, Verb::kReceive, flat.bytes());
+    const Doing doing(*this, OperationKind::kReceive, flat.bytes());
     if (on_this_host(from)) return parts_.host->receive(flat, from % parts_.host->world_size());
     parts_.all->receive(flat, from);
   }
   std::unique_ptr<Collective> split(int color, int key) override {
-    const Doing doing(*this, Verb::kGather, 0);
+    const Doing doing(*this, OperationKind::kGather, 0);
     meet(doing.number());
     return parts_.all->split(color, key);
   }
@@ -172,9 +172,10 @@ class HierarchicalCollective final : public Collective {
   // launched before.
   class Doing {
    public:
-    Doing(HierarchicalCollective& ranks, Verb verb, std::uint64_t bytes) : ring_(*ranks.ring_) {
+    Doing(HierarchicalCollective& ranks, OperationKind kind, std::uint64_t bytes)
+        : ring_(*ranks.ring_) {
       ranks.wait(ranks.launched_);
-      number_ = ring_.begin(verb, bytes);
+      number_ = ring_.begin(kind, bytes);
     }
     Doing(const Doing&) = delete;
     Doing& operator=(const Doing&) = delete;
@@ -232,22 +233,22 @@ class HierarchicalCollective final : public Collective {
 // of different hosts meet on a link.
 void HierarchicalCollective::meet(std::uint32_t number, int root) {
   const Next mine{ring_->find(number).value_or(Operation{}), root};
-  const auto all = parts_.host->gather_for(mine.operation.verb, std::as_bytes(std::span(&mine, 1)));
+  const auto all = parts_.host->gather_for(mine.operation.kind, std::as_bytes(std::span(&mine, 1)));
   for (std::size_t local = 0; local < all.size(); ++local) {
     Next theirs{};
     if (all[local].size() == sizeof theirs) std::memcpy(&theirs, all[local].data(), sizeof theirs);
-    if (theirs.operation.verb == mine.operation.verb && theirs.root == root) continue;
+    if (theirs.operation.kind == mine.operation.kind && theirs.root == root) continue;
     throw CollectiveError(
         fmt::format("rank {} does {}, local rank {} of its host does {}: they do different things",
                     rank(), describe(mine.operation), local, describe(theirs.operation)));
   }
-  parts_.peers->meet(mine.operation.verb, root);
+  parts_.peers->meet(mine.operation.kind, root);
 }
 
 Ticket HierarchicalCollective::launch(const Flat& flat, LaunchRequest request) {
   if (sums_.size() >= kLaunchedMax) wait(done_ + 1);
   const std::uint32_t number =
-      ring_->begin(request.verb(), flat.bytes(), flat.dtype, flat.name, request.hash());
+      ring_->begin(request.kind(), flat.bytes(), flat.dtype, flat.name, request.hash());
   const Ticket on_host = parts_.host->launch_chunks(flat, request);
   sums_.push_back({.memory = memory_.hold(flat),
                    .flat = flat,
@@ -336,7 +337,7 @@ void HierarchicalCollective::wait(Ticket ticket) {
 
 // To one rank of each host, and from there to the others of that host.
 void HierarchicalCollective::broadcast(Flat flat, int root) {
-  const Doing doing(*this, Verb::kBroadcast, flat.bytes());
+  const Doing doing(*this, OperationKind::kBroadcast, flat.bytes());
   meet(doing.number(), root);
   const int local_ranks = parts_.host->world_size();
   const int local_root = root % local_ranks;

@@ -2,12 +2,12 @@
 // loads. Its communicator is non-blocking, and its work runs on a high-priority stream of its own.
 //
 // Sums, broadcasts, sends and receives block nobody. They begin after the current stream's earlier
-// work. wait() and the other three make the current stream wait for them. Verbs that return what
-// others bring (all_gather, barrier) block the host until it is there. A thread of the collective
-// looks for errors and deadlines (nccl_watcher.h). At a failure it aborts the communicator, so that
-// no stream and no host waits for ever. The next call throws the reason. So a program must not
-// trust what it computes until check() or another call has returned. DataParallel asks in forward()
-// and in step().
+// work. wait() and the other three make the current stream wait for them. Operations that return
+// what others bring (all_gather, barrier) block the host until it is there. A thread of the
+// collective looks for errors and deadlines (nccl_watcher.h). At a failure it aborts the
+// communicator, so that no stream and no host waits for ever. The next call throws the reason. So a
+// program must not trust what it computes until check() or another call has returned. DataParallel
+// asks in forward() and in step().
 //
 // Builds whose torch has no NCCL headers contain nccl_absent.cc instead, which refuses. The
 // training thread or the autograd thread calls it, as collective.h says.

@@ -96,7 +96,7 @@ void NcclRanks::form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board)
   communicator_->form(id, job().ranks, job().timeout);
   const auto mine = static_cast<std::byte>(memory_.can_register());
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-  const std::uint32_t operation = watcher_->begin(Verb::kBarrier, 0);
+  const std::uint32_t operation = watcher_->begin(OperationKind::kBarrier, 0);
   const auto work = watcher_->watch(operation, Part::kEnds, left);
   const auto all = gather_equal(std::span(&mine, 1), work);
   if (std::ranges::find(all, std::byte{0}) == all.end()) memory_.register_from_now_on();
@@ -164,7 +164,7 @@ Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
   }
   auto memory = memory_.owner_of(flat);
   const auto operation =
-      watcher_->begin(request.verb(), flat.bytes(), flat.dtype, -1, request.hash());
+      watcher_->begin(request.kind(), flat.bytes(), flat.dtype, -1, request.hash());
   auto work = launch_operation(operation, doing(request),
                                [&](ncclComm_t comm) { return call(flat, request, comm); });
   sums_.push_back({++launched_, std::move(memory), std::move(work)});
@@ -203,15 +203,16 @@ void NcclRanks::wait(Ticket ticket) {
 
 void NcclRanks::broadcast(Flat flat, int root) {
   check();
-  do_in_order(watcher_->begin(Verb::kBroadcast, flat.bytes()), "broadcast", [&](ncclComm_t comm) {
-    return ncclBroadcast(flat.data, flat.data, flat.bytes(), ncclUint8, root, comm, stream_);
-  });
+  do_in_order(
+      watcher_->begin(OperationKind::kBroadcast, flat.bytes()), "broadcast", [&](ncclComm_t comm) {
+        return ncclBroadcast(flat.data, flat.data, flat.bytes(), ncclUint8, root, comm, stream_);
+      });
 }
 
 void NcclRanks::send(Flat flat, int to) {
   other_rank(to);
   check();
-  const auto operation = watcher_->begin(Verb::kSend, flat.bytes(), Dtype::kUInt8, to);
+  const auto operation = watcher_->begin(OperationKind::kSend, flat.bytes(), Dtype::kUInt8, to);
   do_in_order(operation, "send", [&](ncclComm_t comm) {
     return ncclSend(flat.data, flat.bytes(), ncclUint8, to, comm, stream_);
   });
@@ -220,7 +221,8 @@ void NcclRanks::send(Flat flat, int to) {
 void NcclRanks::receive(Flat flat, int from) {
   other_rank(from);
   check();
-  const auto operation = watcher_->begin(Verb::kReceive, flat.bytes(), Dtype::kUInt8, from);
+  const auto operation =
+      watcher_->begin(OperationKind::kReceive, flat.bytes(), Dtype::kUInt8, from);
   do_in_order(operation, "receive", [&](ncclComm_t comm) {
     return ncclRecv(flat.data, flat.bytes(), ncclUint8, from, comm, stream_);
   });
@@ -266,7 +268,7 @@ std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, 
 std::vector<std::vector<std::byte>> NcclRanks::all_gather_bytes(std::span<const std::byte> mine) {
   check_gather_size(mine.size());
   check();
-  const std::uint32_t operation = watcher_->begin(Verb::kGather, mine.size());
+  const std::uint32_t operation = watcher_->begin(OperationKind::kGather, mine.size());
   const std::uint64_t length = mine.size();
   const auto lengths_blob =
       gather_equal(std::as_bytes(std::span(&length, 1)), watcher_->watch(operation, Part::kGoesOn));
@@ -291,7 +293,7 @@ void NcclRanks::barrier() {
   check();
   const std::byte nothing{};
   gather_equal(std::span(&nothing, 1),
-               watcher_->watch(watcher_->begin(Verb::kBarrier, 0), Part::kEnds));
+               watcher_->watch(watcher_->begin(OperationKind::kBarrier, 0), Part::kEnds));
 }
 
 }  // namespace ddprun::worker

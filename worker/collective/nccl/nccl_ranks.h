@@ -1,5 +1,5 @@
-// The verbs of the NCCL collective. nccl_collective.h says what each of them promises. It needs
-// CUDA's runtime and NCCL, and no LibTorch: tests run it on a GPU that they simulate.
+// The operations of the NCCL collective. nccl_collective.h says what each of them promises. It
+// needs CUDA's runtime and NCCL, and no LibTorch: tests run it on a GPU that they simulate.
 // join_nccl_on() makes it; the program owns it.
 #pragma once
 

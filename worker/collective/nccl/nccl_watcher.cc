@@ -54,11 +54,11 @@ void NcclWatcher::compare_over(std::unique_ptr<DesyncBoard> board) {
   looks_.emplace(std::move(board), options_.rank, options_.ranks);
 }
 
-std::uint32_t NcclWatcher::begin(Verb verb, std::uint64_t bytes, Dtype dtype, int peer,
+std::uint32_t NcclWatcher::begin(OperationKind kind, std::uint64_t bytes, Dtype dtype, int peer,
                                  std::uint64_t parts) {
   communicator_.check();
   const std::lock_guard lock(mutex_);
-  const std::uint32_t operation = ring_->begin(verb, bytes, dtype, {}, parts);
+  const std::uint32_t operation = ring_->begin(kind, bytes, dtype, {}, parts);
   peers_[operation % peers_.size()] = peer;
   return operation;
 }

@@ -65,8 +65,8 @@ class NcclWatcher {
 
   // An operation begins. Its number. Throws the reason after a failure. `peer`: of a transfer.
   // `parts`: LaunchRequest::hash().
-  std::uint32_t begin(Verb verb, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8, int peer = -1,
-                      std::uint64_t parts = 0);
+  std::uint32_t begin(OperationKind kind, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8,
+                      int peer = -1, std::uint64_t parts = 0);
   void end(std::uint32_t operation);
 
   // From now on its time counts, or from when the work before it is done. kEnds: the operation ends

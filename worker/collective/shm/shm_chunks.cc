@@ -16,7 +16,7 @@ std::uint32_t low_bits(std::uint64_t number) { return static_cast<std::uint32_t>
 void ShmChunks::send(Flat flat, std::size_t to) {
   const std::span<const std::byte> all(static_cast<const std::byte*>(flat.data), flat.bytes());
   const std::uint32_t operation =
-      peers_.mine().operations.begin(Verb::kSend, all.size(), flat.dtype, flat.name);
+      peers_.mine().operations.begin(OperationKind::kSend, all.size(), flat.dtype, flat.name);
   const std::uint64_t before = written_;
   std::size_t done = 0;
   do {  // also for nothing at all
@@ -55,7 +55,7 @@ void ShmChunks::await_read(std::uint64_t number, std::size_t reader, std::uint32
 void ShmChunks::receive(Flat flat, std::size_t from) {
   const std::span<std::byte> all(static_cast<std::byte*>(flat.data), flat.bytes());
   const std::uint32_t operation =
-      peers_.mine().operations.begin(Verb::kReceive, all.size(), flat.dtype, flat.name);
+      peers_.mine().operations.begin(OperationKind::kReceive, all.size(), flat.dtype, flat.name);
   std::size_t done = 0;
   do {
     const std::uint64_t number = await_chunk(from, operation);

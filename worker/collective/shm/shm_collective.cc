@@ -79,10 +79,10 @@ class ShmCollective final : public HostCollective {
   }
   OwnedChunk owned_chunk(Ticket ticket) override;
   void note_added(Ticket ticket) override;
-  std::vector<std::vector<std::byte>> gather_for(Verb verb,
+  std::vector<std::vector<std::byte>> gather_for(OperationKind kind,
                                                  std::span<const std::byte> mine) override {
     return gather(PostKind::kGather, mine,
-                  {"meeting of its host", peers_.mine().operations.begin(verb, 0)});
+                  {"meeting of its host", peers_.mine().operations.begin(kind, 0)});
   }
   void progress() override;
   void wait(Ticket ticket) override;
@@ -160,7 +160,7 @@ Ticket ShmCollective::launch(const Flat& flat, const LaunchRequest& request, Add
   sum.adder = adder;
   sum.sharing = request.sharing;
   sum.parts = request.hash();
-  sum.operation = peers_.mine().operations.begin(request.verb(), flat.bytes(), flat.dtype,
+  sum.operation = peers_.mine().operations.begin(request.kind(), flat.bytes(), flat.dtype,
                                                  flat.name, sum.parts);
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
   // The other ranks read our slot when they add that sum. So it can be overwritten once all have
@@ -315,7 +315,8 @@ void ShmCollective::broadcast(Flat flat, int root) {
   const std::size_t total = flat.bytes();
   const auto source = static_cast<std::size_t>(root);
   const ShmPeers::Doing doing{
-      "broadcast", peers_.mine().operations.begin(Verb::kBroadcast, total, flat.dtype, flat.name)};
+      "broadcast",
+      peers_.mine().operations.begin(OperationKind::kBroadcast, total, flat.dtype, flat.name)};
   for (std::size_t done = 0; done < total; done += kStagingBytes) {
     const std::size_t length = std::min(total - done, kStagingBytes);
     const std::span<const std::byte> piece(data + done, rank() == root ? length : 0);
@@ -334,13 +335,14 @@ void ShmCollective::broadcast(Flat flat, int root) {
 }
 
 void ShmCollective::barrier() {
-  gather(PostKind::kBarrier, {}, {"barrier", peers_.mine().operations.begin(Verb::kBarrier, 0)});
+  gather(PostKind::kBarrier, {},
+         {"barrier", peers_.mine().operations.begin(OperationKind::kBarrier, 0)});
 }
 
 void ShmCollective::monitored_barrier(std::chrono::milliseconds limit) {
   gather(PostKind::kBarrier, {},
          {.what = "monitored barrier",
-          .operation = peers_.mine().operations.begin(Verb::kBarrier, 0),
+          .operation = peers_.mine().operations.begin(OperationKind::kBarrier, 0),
           .names_all = true,
           .limit = ShmPeers::limit_from_now(limit)});
 }
@@ -359,7 +361,7 @@ std::vector<std::vector<std::byte>> ShmCollective::all_gather_bytes(
     std::span<const std::byte> mine) {
   check_gather_size(mine.size());
   return gather(PostKind::kGather, mine,
-                {"gather", peers_.mine().operations.begin(Verb::kGather, mine.size())});
+                {"gather", peers_.mine().operations.begin(OperationKind::kGather, mine.size())});
 }
 
 std::vector<std::vector<std::byte>> ShmCollective::gather(PostKind kind,

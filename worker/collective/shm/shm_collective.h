@@ -51,9 +51,9 @@ class HostCollective : public Collective {
   virtual OwnedChunk owned_chunk(Ticket ticket) = 0;
   virtual void note_added(Ticket ticket) = 0;
 
-  // all_gather_bytes() of a few bytes as the beginning of another verb. Others know it by that
+  // all_gather_bytes() of a few bytes as the beginning of another operation. Others know it by that
   // one's name.
-  virtual std::vector<std::vector<std::byte>> gather_for(Verb verb,
+  virtual std::vector<std::vector<std::byte>> gather_for(OperationKind kind,
                                                          std::span<const std::byte> mine) = 0;
 };
 

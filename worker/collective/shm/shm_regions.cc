@@ -25,7 +25,7 @@ std::size_t slice_bytes_for(std::size_t bytes) {
 }
 
 // A switch, so that the compiler finds a reduction that has no word.
-const char* verb_of_sum(Reduction reduction) {
+const char* kind_of_sum(Reduction reduction) {
   switch (reduction) {
     case Reduction::kSum:
       return "adds";
@@ -54,7 +54,7 @@ std::string text_of(const std::vector<std::byte>& blob) {
 std::string describe(const SumSlot& sum) {
   const bool gathers = sum.sharing == Sharing::kAllGather;
   return fmt::format("{} {} elements of type {} at byte {}{}{}",
-                     gathers ? "gives parts of" : verb_of_sum(sum.reduction), sum.count,
+                     gathers ? "gives parts of" : kind_of_sum(sum.reduction), sum.count,
                      name_of(sum.dtype), sum.offset_bytes,
                      sum.sharing == Sharing::kReduceScatter ? ", each part for its owner" : "",
                      sum.adder == Adder::kCaller ? ", with other hosts" : "");

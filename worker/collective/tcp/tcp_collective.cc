@@ -57,11 +57,13 @@ class MeshCollective final : public TcpCollective {
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
   std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override;
-  void barrier() override { meet(Verb::kBarrier, -1); }
-  void meet(Verb verb, int root) override { run(tcp_barrier(begin({.verb = verb, .root = root}))); }
+  void barrier() override { meet(OperationKind::kBarrier, -1); }
+  void meet(OperationKind kind, int root) override {
+    run(tcp_barrier(begin({.kind = kind, .root = root})));
+  }
   void monitored_barrier(std::chrono::milliseconds limit) override;
-  void send(Flat flat, int to) override { transfer(Verb::kSend, flat, to); }
-  void receive(Flat flat, int from) override { transfer(Verb::kReceive, flat, from); }
+  void send(Flat flat, int to) override { transfer(OperationKind::kSend, flat, to); }
+  void receive(Flat flat, int from) override { transfer(OperationKind::kReceive, flat, from); }
   std::unique_ptr<Collective> split(int color, int key) override;
   void reset() override;
   std::uint32_t resets() const override { return resets_; }
@@ -77,7 +79,7 @@ class MeshCollective final : public TcpCollective {
     std::unique_ptr<TcpOperation> operation;
   };
   struct What {
-    Verb verb;
+    OperationKind kind;
     Flat flat{.dtype = Dtype::kUInt8};
     Reduction reduction = Reduction::kSum;
     int root = -1;
@@ -88,7 +90,7 @@ class MeshCollective final : public TcpCollective {
   std::unique_ptr<TcpOperation> operation_of(Flat flat, LaunchRequest request,
                                              std::unique_ptr<TcpFeed> feed);
   void run(std::unique_ptr<TcpOperation> operation);
-  void transfer(Verb verb, Flat flat, int peer);
+  void transfer(OperationKind kind, Flat flat, int peer);
   void complete_front();
   const TcpOperation* front() const {
     return sums_.empty() ? nullptr : sums_.front().operation.get();
@@ -112,10 +114,10 @@ class MeshCollective final : public TcpCollective {
 
 OperationHead MeshCollective::begin(const What& what) {
   const std::uint32_t number =
-      ring_->begin(what.verb, what.flat.bytes(), what.flat.dtype, what.flat.name, what.parts);
+      ring_->begin(what.kind, what.flat.bytes(), what.flat.dtype, what.flat.name, what.parts);
   return {.number = number,
-          .sequence = is_transfer(what.verb) ? 0 : ++sequence_,
-          .verb = what.verb,
+          .sequence = is_transfer(what.kind) ? 0 : ++sequence_,
+          .kind = what.kind,
           .dtype = what.flat.dtype,
           .reduction = what.reduction,
           .root = what.root,
@@ -143,7 +145,7 @@ std::unique_ptr<TcpOperation> MeshCollective::operation_of(Flat flat, LaunchRequ
   const bool narrow = job_.wire == Wire::kBFloat16 && flat.dtype == Dtype::kFloat32 && adds;
   if (narrow) flat.dtype = Dtype::kBFloat16;
   if (narrow && is_sum(reduction)) reduction = Reduction::kWideSum;
-  const OperationHead head = begin({.verb = shared.request.verb(),
+  const OperationHead head = begin({.kind = shared.request.kind(),
                                     .flat = flat,
                                     .reduction = reduction,
                                     .parts = shared.request.hash()});
@@ -186,7 +188,7 @@ void MeshCollective::monitored_barrier(std::chrono::milliseconds limit) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
     peers_.await(operation, TcpPeers::Limit{limit, left});
   };
-  const auto operation = tcp_barrier(begin({.verb = Verb::kBarrier}));
+  const auto operation = tcp_barrier(begin({.kind = OperationKind::kBarrier}));
   while (!sums_.empty()) {
     await(*sums_.front().operation);
     complete_front();
@@ -197,7 +199,7 @@ void MeshCollective::monitored_barrier(std::chrono::milliseconds limit) {
 }
 
 void MeshCollective::broadcast(Flat flat, int root) {
-  const OperationHead head = begin({.verb = Verb::kBroadcast, .flat = flat, .root = root});
+  const OperationHead head = begin({.kind = OperationKind::kBroadcast, .flat = flat, .root = root});
   run(tcp_broadcast(head, peers_.place(), bytes_of(flat)));
 }
 
@@ -208,13 +210,13 @@ std::vector<std::vector<std::byte>> MeshCollective::all_gather_bytes(
   auto& own = parts[peers_.place().rank];
   own.assign(mine.begin(), mine.end());
   const Flat flat{own.data(), own.size(), Dtype::kUInt8};
-  run(tcp_gather(begin({.verb = Verb::kGather, .flat = flat}), peers_.place(), parts));
+  run(tcp_gather(begin({.kind = OperationKind::kGather, .flat = flat}), peers_.place(), parts));
   return parts;
 }
 
-void MeshCollective::transfer(Verb verb, Flat flat, int peer) {
+void MeshCollective::transfer(OperationKind kind, Flat flat, int peer) {
   const std::size_t other = other_rank(peer);
-  run(tcp_transfer(begin({.verb = verb, .flat = flat}), other, bytes_of(flat)));
+  run(tcp_transfer(begin({.kind = kind, .flat = flat}), other, bytes_of(flat)));
 }
 
 std::unique_ptr<Collective> MeshCollective::split(int color, int key) {

@@ -43,7 +43,7 @@ class TcpCollective : public Collective {
   virtual bool done(Ticket ticket) const = 0;
   // Returns when all ranks have called it with the same arguments. Ranks that do something else are
   // told at once.
-  virtual void meet(Verb verb, int root) = 0;
+  virtual void meet(OperationKind kind, int root) = 0;
 };
 
 // All ranks must call it: they meet over `exchange`. Errors: those of the exchange, or an address

@@ -30,7 +30,7 @@ struct FrameHead {
 struct OperationHead {
   std::uint32_t number;    // in the rank's operation ring
   std::uint32_t sequence;  // of collective operations; 0 in a transfer
-  Verb verb;
+  OperationKind kind;
   Dtype dtype;
   Reduction reduction;
   std::uint8_t unused = 0;

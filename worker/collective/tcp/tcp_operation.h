@@ -72,7 +72,7 @@ std::unique_ptr<TcpOperation> tcp_gather(const OperationHead& head, TcpPlace pla
 std::unique_ptr<TcpOperation> tcp_broadcast(const OperationHead& head, TcpPlace place,
                                             std::span<std::byte> data);
 
-// `head.verb` says in which direction.
+// `head.kind` says in which direction.
 std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_t peer,
                                            std::span<std::byte> data);
 

@@ -158,7 +158,8 @@ class TcpTransfer final : public TcpOperation {
 
   bool involves(std::size_t peer) const override { return peer == peer_; }
   bool meet(std::size_t /*peer*/, const OperationHead& theirs) override {
-    return theirs.verb == (sends() ? Verb::kReceive : Verb::kSend) && theirs.bytes == head().bytes;
+    return theirs.kind == (sends() ? OperationKind::kReceive : OperationKind::kSend) &&
+           theirs.bytes == head().bytes;
   }
   std::span<const std::byte> to_send(std::size_t /*peer*/) const override {
     return sends() ? data_.subspan(moved_) : std::span<std::byte>();
@@ -174,7 +175,7 @@ class TcpTransfer final : public TcpOperation {
   }
 
  private:
-  bool sends() const { return head().verb == Verb::kSend; }
+  bool sends() const { return head().kind == OperationKind::kSend; }
 
   std::size_t peer_;
   std::span<std::byte> data_;
@@ -184,8 +185,8 @@ class TcpTransfer final : public TcpOperation {
 // Behind a sum's type: how it differs from a plain one. A switch, so that the compiler finds a
 // reduction that has no words.
 std::string_view manner_of(const OperationHead& head) {
-  const bool reduces =
-      head.verb == Verb::kSum || head.verb == Verb::kReduce || head.verb == Verb::kReduceScatter;
+  const bool reduces = head.kind == OperationKind::kSum || head.kind == OperationKind::kReduce ||
+                       head.kind == OperationKind::kReduceScatter;
   if (!reduces) return "";
   switch (head.reduction) {
     case Reduction::kSum:
@@ -205,7 +206,7 @@ std::string_view manner_of(const OperationHead& head) {
 }  // namespace
 
 bool TcpOperation::meet(std::size_t /*peer*/, const OperationHead& theirs) {
-  return theirs.sequence == head_.sequence && theirs.verb == head_.verb &&
+  return theirs.sequence == head_.sequence && theirs.kind == head_.kind &&
          theirs.dtype == head_.dtype && theirs.reduction == head_.reduction &&
          theirs.root == head_.root && theirs.bytes == head_.bytes && theirs.parts == head_.parts;
 }
@@ -216,7 +217,7 @@ std::string describe(const OperationHead& head) {
   const std::string root = head.root < 0 ? "" : fmt::format(" from rank {}", head.root);
   const Operation operation{.number = head.number,
                             .sequence = head.sequence,
-                            .verb = head.verb,
+                            .kind = head.kind,
                             .dtype = head.dtype,
                             .name = head.name,
                             .bytes = head.bytes,

@@ -3,8 +3,8 @@
 // (ranks of several hosts). The others are hierarchical (several hosts with as many ranks each) and
 // nccl (GPUs). The training program owns the collective.
 //
-// All ranks must call the verbs in the same order. Only one thread of a process may call at a time.
-// It is the training thread or the autograd thread, never both at once.
+// All ranks must call the operations in the same order. Only one thread of a process may call at a
+// time. It is the training thread or the autograd thread, never both at once.
 //
 // A failure throws CollectiveError: a peer died, a deadline passed, or the ranks do different
 // things. After it the program may only destroy the collective, and it should end. The agent then
@@ -178,9 +178,9 @@ class Collective {
   virtual void check() {}
 
   // Returns when this operation and all launched before it are complete. The elements of a sum then
-  // have the same bits on all ranks. All ranks must call it at the same place among their verbs, as
-  // they must any verb. On CUDA it returns at once: what the current stream gets from now on starts
-  // after them. So does it after broadcast(), send() and receive().
+  // have the same bits on all ranks. All ranks must call it at the same place among their
+  // operations, as they must any operation. On CUDA it returns at once: what the current stream
+  // gets from now on starts after them. So does it after broadcast(), send() and receive().
   virtual void wait(Ticket ticket) = 0;
 
   // Copies root's elements to all other ranks. `flat` may lie anywhere on device(). On CUDA the

@@ -8,9 +8,9 @@
 //     bucket.sum();  // starts here; backward() goes on meanwhile
 //   });
 //
-// A hook runs on the thread that runs backward(). All ranks must call the collective's verbs in the
-// same order. Hooks see to that if they do the same for the same bucket. An error that a hook
-// throws ends the pass, and comes out of backward().
+// A hook runs on the thread that runs backward(). All ranks must call the collective's operations
+// in the same order. Hooks see to that if they do the same for the same bucket. An error that a
+// hook throws ends the pass, and comes out of backward().
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -3,19 +3,19 @@
 // float16, bfloat16, int64, int32, int8, uint8, and complex ones where they are not compared.
 //
 //   Collective& ranks = *process.collective;
-//   TensorCollective verbs(ranks);
-//   verbs.all_reduce(largest, Reduction::kMax);
-//   const auto all = verbs.all_gather(largest);
+//   TensorCollective tensors(ranks);
+//   tensors.all_reduce(largest, Reduction::kMax);
+//   const auto all = tensors.all_gather(largest);
 //   const auto half = ranks.split(ranks.rank() % 2, 0);  // a group of ranks
 //   ranks.monitored_barrier(std::chrono::seconds(60));   // past the limit it names who is late
 //
 // A call's `name` stands in the messages about it, and in the flight record.
 //
-// As with the collective, all ranks must call the same verbs in the same order, also wait(). Errors
-// of the collective are CollectiveError. A tensor that a verb cannot take is std::invalid_argument,
-// before any other rank has heard of it. One thread at a time: that of the collective. On CUDA
-// nothing but all_gather() blocks the host. Results are there for the current stream, which must be
-// the same one in all calls.
+// As with the collective, all ranks must call the same operations in the same order, also wait().
+// Errors of the collective are CollectiveError. A tensor that an operation cannot take is
+// std::invalid_argument, before any other rank has heard of it. One thread at a time: that of the
+// collective. On CUDA nothing but all_gather() blocks the host. Results are there for the current
+// stream, which must be the same one in all calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -94,9 +94,9 @@ class TensorCollective {
   void receive(const at::Tensor& tensor, int from, const OperationName& name = {});
 
  private:
-  void check_device(const at::Tensor& tensor, const char* verb) const;
-  void check_target(const at::Tensor& tensor, const char* verb) const;
-  void check_peer(int peer, const char* verb) const;
+  void check_device(const at::Tensor& tensor, const char* operation) const;
+  void check_target(const at::Tensor& tensor, const char* operation) const;
+  void check_peer(int peer, const char* operation) const;
   Launched prepare(const at::Tensor& tensor, Reduction reduction, const OperationName& name);
   bool launch_piece(Launched& launched);
   Ticket launch(const Launched& launched, Flat flat, std::int64_t begin);

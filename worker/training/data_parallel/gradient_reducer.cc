@@ -228,7 +228,7 @@ void GradientReducer::finish() {
 
 // Gives each bucket back as soon as its own sum is complete: later sums may still be under way.
 // If parameters may be unused, the last sum of the pass says which of them were. All ranks wait for
-// it at the same place: the collective's verbs have one order.
+// it at the same place: the collective's operations have one order.
 void GradientReducer::wait_for_sums() {
   const at::NoGradGuard no_grad;
   times_.mark(PassTimes::Moment::kBackwardEnds);

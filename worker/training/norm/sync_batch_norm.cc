@@ -46,10 +46,10 @@ struct Moments {
 
 // Row r is what rank r gives. The sum with zeros changes no bit, and works with any number of
 // channels and on any device. The row's last element is the rank's count.
-at::Tensor rows_of_all(const at::Tensor& mine, const Collective& ranks, TensorCollective& verbs) {
+at::Tensor rows_of_all(const at::Tensor& mine, const Collective& ranks, TensorCollective& tensors) {
   const at::Tensor rows = at::zeros({ranks.world_size(), mine.numel()}, mine.options());
   rows[ranks.rank()].copy_(mine);
-  verbs.all_reduce(rows, Reduction::kSum, "batch norm");
+  tensors.all_reduce(rows, Reduction::kSum, "batch norm");
   return rows;
 }
 
@@ -64,7 +64,8 @@ Moments combine(const at::Tensor& rows, std::int64_t channels) {
   return {mean, variance, count};
 }
 
-Moments moments_of_all(const at::Tensor& input, const Collective& ranks, TensorCollective& verbs) {
+Moments moments_of_all(const at::Tensor& input, const Collective& ranks,
+                       TensorCollective& tensors) {
   const std::int64_t channels = input.size(1);
   const auto dims = dims_but_channels(input);
   const auto options = input.options().dtype(at::kDouble);
@@ -76,13 +77,13 @@ Moments moments_of_all(const at::Tensor& input, const Collective& ranks, TensorC
     variance = (input.to(at::kDouble) - beside(mean, input)).square_().mean(dims);
   }
   const at::Tensor count = at::full({1}, static_cast<double>(values), options);
-  return combine(rows_of_all(at::cat({mean, variance, count}), ranks, verbs), channels);
+  return combine(rows_of_all(at::cat({mean, variance, count}), ranks, tensors), channels);
 }
 
 // The graph keeps them: it may outlive its module.
-struct HeldVerbs : torch::CustomClassHolder {
-  explicit HeldVerbs(std::shared_ptr<TensorCollective> held) : verbs(std::move(held)) {}
-  std::shared_ptr<TensorCollective> verbs;
+struct HeldCollective : torch::CustomClassHolder {
+  explicit HeldCollective(std::shared_ptr<TensorCollective> held) : tensors(std::move(held)) {}
+  std::shared_ptr<TensorCollective> tensors;
 };
 
 // torch/nn/modules/_functions.py of 2.11, SyncBatchNorm, with sums in float64.
@@ -91,10 +92,11 @@ class Normalize : public torch::autograd::Function<Normalize> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const Moments& moments, double eps,
-                            const std::shared_ptr<TensorCollective>& verbs) {
+                            const std::shared_ptr<TensorCollective>& tensors) {
     const at::Tensor scale = at::rsqrt(moments.variance + eps);
     context->save_for_backward({input, weight, moments.mean, scale, moments.count});
-    context->saved_data["verbs"] = at::IValue::make_capsule(c10::make_intrusive<HeldVerbs>(verbs));
+    context->saved_data["collective"] =
+        at::IValue::make_capsule(c10::make_intrusive<HeldCollective>(tensors));
     at::Tensor output = input.to(at::kDouble).sub(beside(moments.mean, input));
     output.mul_(beside(scale * weight, input)).add_(beside(bias, input));
     return output.to(input.scalar_type());
@@ -108,8 +110,8 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const auto saved = context->get_saved_variables();
     const auto& [input, weight, mean, scale, count] =
         std::tie(saved[0], saved[1], saved[2], saved[3], saved[4]);
-    const auto held = context->saved_data["verbs"].toCapsule();
-    TensorCollective& verbs = *static_cast<const HeldVerbs&>(*held).verbs;
+    const auto held = context->saved_data["collective"].toCapsule();
+    TensorCollective& tensors = *static_cast<const HeldCollective&>(*held).tensors;
     const auto dims = dims_but_channels(input);
     const at::Tensor gradient = gradients[0].to(at::kDouble);
     const at::Tensor centred = input.to(at::kDouble).sub(beside(mean, input));
@@ -120,7 +122,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
     if (context->needs_input_grad(2)) results[2] = sum.to(weight.scalar_type());
     // Also where this rank's input needs no gradient: another rank's may.
     const at::Tensor sums = at::cat({sum, product});
-    verbs.all_reduce(sums, Reduction::kSum, "batch norm gradient");
+    tensors.all_reduce(sums, Reduction::kSum, "batch norm gradient");
     if (!context->needs_input_grad(0)) return results;
     const std::int64_t channels = input.size(1);
     const at::Tensor all_sum = sums.narrow(0, 0, channels) / count;

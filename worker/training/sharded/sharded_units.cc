@@ -1,6 +1,6 @@
 // Ranks that share no memory. Each keeps its shards, and gets the others' for as long as a unit's
 // parameters are needed. One thread does all of that, beside the training, with a collective of its
-// own. So the program's verbs, and those of its modules, may come at any time.
+// own. So the program's operations, and those of its modules, may come at any time.
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>

@@ -30,8 +30,8 @@ constexpr std::size_t kPiecesUnderWay = 2;
 // Memory for tensors to come.
 constexpr std::size_t kKeptBytes = std::size_t{256} << 20;
 
-[[noreturn]] void refuse(const char* verb, const std::string& why) {
-  throw std::invalid_argument(fmt::format("{}: {}", verb, why));
+[[noreturn]] void refuse(const char* operation, const std::string& why) {
+  throw std::invalid_argument(fmt::format("{}: {}", operation, why));
 }
 
 std::string type_name(const at::Tensor& tensor) { return c10::toString(tensor.scalar_type()); }
@@ -75,25 +75,25 @@ at::Tensor staged(const at::Tensor& memory, const at::Tensor& part) {
 
 }  // namespace
 
-void TensorCollective::check_device(const at::Tensor& tensor, const char* verb) const {
+void TensorCollective::check_device(const at::Tensor& tensor, const char* operation) const {
   const bool cuda = ranks_.device() == Device::kCuda;
   if (tensor.is_cuda() != cuda || (!cuda && !tensor.is_cpu()))
-    refuse(verb, fmt::format("the tensor lies on {}, and {} has ranks on {}", tensor.device().str(),
-                             ranks_.name(), cuda ? "GPUs" : "CPUs"));
-  if (tensor.layout() != at::kStrided) refuse(verb, "the tensor is sparse: give its values");
+    refuse(operation, fmt::format("the tensor lies on {}, and {} has ranks on {}",
+                                  tensor.device().str(), ranks_.name(), cuda ? "GPUs" : "CPUs"));
+  if (tensor.layout() != at::kStrided) refuse(operation, "the tensor is sparse: give its values");
 }
 
 // One that is written.
-void TensorCollective::check_target(const at::Tensor& tensor, const char* verb) const {
-  check_device(tensor, verb);
+void TensorCollective::check_target(const at::Tensor& tensor, const char* operation) const {
+  check_device(tensor, operation);
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes)
-    refuse(verb, "elements of the tensor share memory (expand()): give a clone()");
+    refuse(operation, "elements of the tensor share memory (expand()): give a clone()");
 }
 
-void TensorCollective::check_peer(int peer, const char* verb) const {
+void TensorCollective::check_peer(int peer, const char* operation) const {
   if (peer >= 0 && peer < ranks_.world_size() && peer != ranks_.rank()) return;
-  refuse(verb, fmt::format("rank {} cannot be the peer of rank {} among {}", peer, ranks_.rank(),
-                           ranks_.world_size()));
+  refuse(operation, fmt::format("rank {} cannot be the peer of rank {} among {}", peer,
+                                ranks_.rank(), ranks_.world_size()));
 }
 
 // As long as a power of two, so that tensors of like size share it.

@@ -238,12 +238,12 @@ void load_state_bytes(const std::string& bytes, torch::optim::Optimizer& optimiz
 std::vector<std::string> gather_at(int to, const std::string& mine, Collective& ranks) {
   const std::uint64_t size = mine.size();
   const auto sizes = ranks.all_gather_bytes(std::as_bytes(std::span(&size, 1)));
-  TensorCollective verbs(ranks);
+  TensorCollective tensors(ranks);
   const auto device = ranks.device() == Device::kCuda ? at::kCUDA : at::kCPU;
   if (ranks.rank() != to) {
     std::string copy = mine;
     const auto row = at::from_blob(copy.data(), {static_cast<std::int64_t>(size)}, at::kByte);
-    verbs.send(row.to(device), to, "optimizer state");
+    tensors.send(row.to(device), to, "optimizer state");
     return {};
   }
   std::vector<std::string> texts;
@@ -254,7 +254,7 @@ std::vector<std::string> gather_at(int to, const std::string& mine, Collective& 
     if (rank == to) continue;
     const auto count = static_cast<std::int64_t>(theirs);
     const at::Tensor row = at::empty({count}, at::TensorOptions(at::kByte).device(device));
-    verbs.receive(row, rank, "optimizer state");
+    tensors.receive(row, rank, "optimizer state");
     at::from_blob(texts.back().data(), {count}, at::kByte).copy_(row);
   }
   return texts;

@@ -14,14 +14,14 @@ class Teller {
  public:
   explicit Teller(int rank) : rank_(rank) {}
 
-  Teller& does(Verb verb, std::uint64_t bytes = 0, int peer = -1) {
-    const auto number = ring_->begin(verb, bytes);
+  Teller& does(OperationKind kind, std::uint64_t bytes = 0, int peer = -1) {
+    const auto number = ring_->begin(kind, bytes);
     ring_->end(number);
     peer_ = peer;
     return *this;
   }
-  void does_parts(Verb verb, std::uint64_t bytes, std::uint64_t parts) {
-    ring_->begin(verb, bytes, Dtype::kFloat32, {}, parts);
+  void does_parts(OperationKind kind, std::uint64_t bytes, std::uint64_t parts) {
+    ring_->begin(kind, bytes, Dtype::kFloat32, {}, parts);
   }
   RankReport runs() const { return report_of(*ring_, rank_); }
   RankReport waits(std::uint32_t look = 1) const {
@@ -47,8 +47,8 @@ class Teller {
 TEST(DesyncReport, NamesBothRanksThatDoDifferentThings) {
   Teller zero(0);
   Teller one(1);
-  zero.does(Verb::kSum, 64).does(Verb::kBarrier);
-  one.does(Verb::kSum, 64).does(Verb::kSum, 4096);
+  zero.does(OperationKind::kSum, 64).does(OperationKind::kBarrier);
+  one.does(OperationKind::kSum, 64).does(OperationKind::kSum, 4096);
   const std::string expected =
       "rank 0 is in barrier (operation 2), rank 1 in sum of 4096 bytes (operation 2): they do "
       "different things, and none of them can go on";
@@ -60,8 +60,11 @@ TEST(DesyncReport, NamesBothRanksThatDoDifferentThings) {
 TEST(DesyncReport, FindsTheFirstOperationThatIsNotTheSame) {
   Teller zero(0);
   Teller one(1);
-  zero.does(Verb::kSum, 64).does(Verb::kSum, 4).does(Verb::kSum, 8);
-  one.does(Verb::kSum, 64).does(Verb::kSum, 8).does(Verb::kSum, 4).does(Verb::kBarrier);
+  zero.does(OperationKind::kSum, 64).does(OperationKind::kSum, 4).does(OperationKind::kSum, 8);
+  one.does(OperationKind::kSum, 64)
+      .does(OperationKind::kSum, 8)
+      .does(OperationKind::kSum, 4)
+      .does(OperationKind::kBarrier);
   EXPECT_EQ(
       desync_report(zero.waits(), {one.waits()}, {}),
       "rank 0 is in sum of 4 bytes (operation 2), rank 1 in sum of 8 bytes (operation 2): they "
@@ -71,13 +74,13 @@ TEST(DesyncReport, FindsTheFirstOperationThatIsNotTheSame) {
 TEST(DesyncReport, LetsRanksBeLate) {
   Teller zero(0);
   Teller one(1);
-  zero.does(Verb::kSum, 64).does(Verb::kBarrier);
+  zero.does(OperationKind::kSum, 64).does(OperationKind::kBarrier);
   EXPECT_EQ(desync_report(zero.waits(), {one.runs()}, {}), std::nullopt)
       << "it has done nothing yet";
-  one.does(Verb::kSum, 64);
+  one.does(OperationKind::kSum, 64);
   EXPECT_EQ(desync_report(zero.waits(2), {one.waits(2)}, {one.waits(1)}), std::nullopt)
       << "its sum is still on its way";
-  one.does(Verb::kBarrier).does(Verb::kSum, 8);
+  one.does(OperationKind::kBarrier).does(OperationKind::kSum, 8);
   EXPECT_EQ(desync_report(zero.waits(), {one.waits()}, {}), std::nullopt) << "it is ahead";
 }
 
@@ -85,9 +88,9 @@ TEST(DesyncReport, FindsUnlikePartsOfOneCollective) {
   Teller zero(0);
   Teller one(1);
   Teller two(2);
-  zero.does_parts(Verb::kReduceScatter, 64, 0x1'0000'00a1);
-  one.does_parts(Verb::kReduceScatter, 64, 0x1'0000'00b2);
-  two.does_parts(Verb::kReduceScatter, 64, 0x1'0000'00a1);
+  zero.does_parts(OperationKind::kReduceScatter, 64, 0x1'0000'00a1);
+  one.does_parts(OperationKind::kReduceScatter, 64, 0x1'0000'00b2);
+  two.does_parts(OperationKind::kReduceScatter, 64, 0x1'0000'00a1);
   EXPECT_EQ(desync_report(zero.waits(), {two.waits()}, {}), std::nullopt);
   EXPECT_EQ(desync_report(zero.waits(), {one.waits()}, {}),
             "rank 0 is in reduce-scatter of 64 bytes in parts 000000a1 (operation 1), rank 1 in "
@@ -96,26 +99,26 @@ TEST(DesyncReport, FindsUnlikePartsOfOneCollective) {
   const auto read = report_from(0, to_text(zero.waits()));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->waits_in.parts, 0x1'0000'00a1U);
-  EXPECT_EQ(read->waits_in.verb, Verb::kReduceScatter);
+  EXPECT_EQ(read->waits_in.kind, OperationKind::kReduceScatter);
 }
 
 TEST(DesyncReport, AllowsGathersOfUnequalLength) {
   Teller zero(0);
   Teller one(1);
-  zero.does(Verb::kGather, 64);
-  one.does(Verb::kGather, 8);
+  zero.does(OperationKind::kGather, 64);
+  one.does(OperationKind::kGather, 8);
   EXPECT_EQ(desync_report(zero.waits(), {one.waits()}, {}), std::nullopt);
 }
 
 TEST(DesyncReport, NamesARankThatHasEnded) {
   Teller zero(0);
   Teller one(1);
-  zero.does(Verb::kSum, 64).does(Verb::kSum, 64);
-  one.does(Verb::kSum, 64);
+  zero.does(OperationKind::kSum, 64).does(OperationKind::kSum, 64);
+  one.does(OperationKind::kSum, 64);
   EXPECT_EQ(desync_report(zero.waits(), {one.ended()}, {}),
             "rank 0 waits in sum of 64 bytes (operation 2), and rank 1 has ended: its last "
             "operation was sum of 64 bytes (operation 1)");
-  one.does(Verb::kSum, 64);
+  one.does(OperationKind::kSum, 64);
   EXPECT_EQ(desync_report(zero.waits(), {one.ended()}, {}), std::nullopt) << "it has done its part";
 }
 
@@ -123,8 +126,8 @@ TEST(DesyncReport, NamesARankThatHasEnded) {
 TEST(DesyncReport, FindsATransferWhosePeerWaitsInSomethingElse) {
   Teller zero(0);
   Teller one(1);
-  zero.does(Verb::kSend, 64, 1);
-  one.does(Verb::kBarrier);
+  zero.does(OperationKind::kSend, 64, 1);
+  one.does(OperationKind::kBarrier);
   const std::string expected =
       "rank 0 is in send of 64 bytes (operation 1), rank 1 in barrier (operation 1): they do "
       "different things, and none of them can go on";
@@ -140,34 +143,34 @@ TEST(DesyncReport, LetsTransfersMeet) {
   Teller zero(0);
   Teller one(1);
   Teller two(2);
-  zero.does(Verb::kSend, 64, 1);
-  one.does(Verb::kReceive, 64, 0);
-  two.does(Verb::kReceive, 64, 0);
+  zero.does(OperationKind::kSend, 64, 1);
+  one.does(OperationKind::kReceive, 64, 0);
+  two.does(OperationKind::kReceive, 64, 0);
   EXPECT_EQ(
       desync_report(zero.waits(2), {one.waits(2), two.waits(2)}, {one.waits(1), two.waits(1)}),
       std::nullopt);
   Teller sends_too(1);
-  sends_too.does(Verb::kSend, 64, 0);
+  sends_too.does(OperationKind::kSend, 64, 0);
   EXPECT_NE(desync_report(zero.waits(2), {sends_too.waits(2)}, {sends_too.waits(1)}), std::nullopt);
 }
 
 TEST(DesyncReport, SaysWhoWasNotSeen) {
   Teller zero(0);
   Teller one(1);
-  zero.does(Verb::kSum, 64).does(Verb::kBarrier);
-  one.does(Verb::kSum, 64);
+  zero.does(OperationKind::kSum, 64).does(OperationKind::kBarrier);
+  one.does(OperationKind::kSum, 64);
   EXPECT_EQ(
       absent_from(zero.waits(), {one.runs(), Teller(2).runs()}),
       "rank 1 was not seen in it (last in sum of 64 bytes (operation 1)), rank 2 was not seen "
       "in it (nor in any other)");
-  one.does(Verb::kBarrier);
+  one.does(OperationKind::kBarrier);
   EXPECT_EQ(absent_from(zero.waits(), {one.waits()}), "");
 }
 
 TEST(DesyncReport, TravelsAsText) {
   Teller zero(0);
-  for (std::uint64_t i = 1; i <= 40; ++i) zero.does(Verb::kSum, i);
-  const RankReport report = zero.does(Verb::kReceive, 7, 3).waits(9);
+  for (std::uint64_t i = 1; i <= 40; ++i) zero.does(OperationKind::kSum, i);
+  const RankReport report = zero.does(OperationKind::kReceive, 7, 3).waits(9);
   const std::string text = to_text(report);
   EXPECT_LT(text.size(), 1024U);
   const auto read = report_from(0, text);
@@ -217,7 +220,7 @@ TEST(DesyncLooks, ComeAfterAWhileAndThenMoreRarely) {
   EXPECT_FALSE(looks.due(1, since, since + std::chrono::milliseconds(499)));
   EXPECT_TRUE(looks.due(1, since, since + std::chrono::milliseconds(500)));
   Teller zero(0);
-  zero.does(Verb::kBarrier);
+  zero.does(OperationKind::kBarrier);
   EXPECT_EQ(looks.look(zero.waits()), std::nullopt);
   const auto now = DesyncLooks::Clock::now();
   EXPECT_FALSE(looks.due(1, since, now));
@@ -229,7 +232,7 @@ TEST(DesyncLooks, TellThatARankWaitsNoLonger) {
   Board::Texts texts;
   DesyncLooks looks(std::make_unique<Board>(texts, 0), 0, 2);
   Teller zero(0);
-  zero.does(Verb::kBarrier);
+  zero.does(OperationKind::kBarrier);
   looks.go_on(zero.runs());
   EXPECT_TRUE(texts.by_rank.empty()) << "nobody thinks that it waits";
   looks.look(zero.waits());
@@ -244,7 +247,7 @@ TEST(DesyncLooks, EndWithTheBoard) {
   Board::Texts texts{.by_rank = {}, .broken = true};
   DesyncLooks looks(std::make_unique<Board>(texts, 0), 0, 2);
   Teller zero(0);
-  zero.does(Verb::kBarrier);
+  zero.does(OperationKind::kBarrier);
   const auto since = DesyncLooks::Clock::now() - std::chrono::hours(1);
   EXPECT_TRUE(looks.due(1, since, DesyncLooks::Clock::now()));
   EXPECT_EQ(looks.look(zero.waits()), std::nullopt);

@@ -17,8 +17,8 @@ nlohmann::json record_of(const OperationRing& ring) {
 
 TEST(FlightRecord, NamesOperationsAsPyTorchDoes) {
   const auto ring = std::make_unique<OperationRing>();
-  for (int verb = 0; verb <= static_cast<int>(kLastVerb); ++verb)
-    ring->begin(static_cast<Verb>(verb), 8);
+  for (int kind = 0; kind <= static_cast<int>(kLastOperationKind); ++kind)
+    ring->begin(static_cast<OperationKind>(kind), 8);
   std::vector<std::string> names;
   const auto record = record_of(*ring);
   for (const auto& entry : record["entries"])
@@ -30,9 +30,9 @@ TEST(FlightRecord, NamesOperationsAsPyTorchDoes) {
 
 TEST(FlightRecord, HasPyTorchsKeys) {
   const auto ring = std::make_unique<OperationRing>();
-  ring->end(ring->begin(Verb::kSum, 4096, Dtype::kFloat32, "bucket 3"));
-  ring->begin(Verb::kReceive, 10, Dtype::kBFloat16);
-  ring->begin(Verb::kBarrier, 0);
+  ring->end(ring->begin(OperationKind::kSum, 4096, Dtype::kFloat32, "bucket 3"));
+  ring->begin(OperationKind::kReceive, 10, Dtype::kBFloat16);
+  ring->begin(OperationKind::kBarrier, 0);
   const auto record = record_of(*ring);
   EXPECT_EQ(record["version"], "2.10");
   EXPECT_EQ(record["pg_config"]["0"]["ranks"], "[0,1]");
@@ -61,14 +61,15 @@ TEST(FlightRecord, HasPyTorchsKeys) {
 
 TEST(FlightRecord, IsJsonWhateverANameHas) {
   const auto ring = std::make_unique<OperationRing>();
-  ring->begin(Verb::kSum, 8, Dtype::kFloat32, "\xff \"loss\"");
+  ring->begin(OperationKind::kSum, 8, Dtype::kFloat32, "\xff \"loss\"");
   EXPECT_EQ(record_of(*ring)["entries"][0]["name"], "\xEF\xBF\xBD \"loss\"");
 }
 
 TEST(FlightRecord, HasTheLastOnesInOrder) {
   const auto ring = std::make_unique<OperationRing>();
   EXPECT_EQ(record_of(*ring)["entries"].size(), 0U);
-  for (std::uint32_t i = 0; i < OperationRing::kLength + 5; ++i) ring->begin(Verb::kGather, 8);
+  for (std::uint32_t i = 0; i < OperationRing::kLength + 5; ++i)
+    ring->begin(OperationKind::kGather, 8);
   const auto entries = record_of(*ring)["entries"];
   ASSERT_EQ(entries.size(), OperationRing::kLength);
   EXPECT_EQ(entries.front()["op_id"], 6);

@@ -12,12 +12,13 @@ TEST(OperationRing, KeepsTheLatestAndTheirNumbers) {
   const auto ring = std::make_unique<OperationRing>();
   EXPECT_FALSE(ring->last().has_value());
   EXPECT_FALSE(ring->find(0).has_value());
-  const std::uint32_t first = ring->begin(Verb::kSum, 40);
+  const std::uint32_t first = ring->begin(OperationKind::kSum, 40);
   EXPECT_EQ(first, 1U);
   EXPECT_EQ(ring->last()->done_ns, 0);
   ring->end(first);
   EXPECT_GE(ring->find(first)->done_ns, ring->find(first)->begun_ns);
-  for (std::uint32_t i = 0; i < OperationRing::kLength; ++i) ring->begin(Verb::kBarrier, 0);
+  for (std::uint32_t i = 0; i < OperationRing::kLength; ++i)
+    ring->begin(OperationKind::kBarrier, 0);
   EXPECT_FALSE(ring->find(first).has_value()) << "it is too long ago";
   EXPECT_TRUE(ring->find(first + 1).has_value());
   ring->end(first);  // changes nothing of the one that has its place now
@@ -27,13 +28,16 @@ TEST(OperationRing, KeepsTheLatestAndTheirNumbers) {
 
 TEST(OperationRing, IsPrintedForPeople) {
   EXPECT_EQ(
-      describe({.number = 12, .verb = Verb::kSum, .bytes = 4096, .begun_ns = 1, .done_ns = 0}),
+      describe(
+          {.number = 12, .kind = OperationKind::kSum, .bytes = 4096, .begun_ns = 1, .done_ns = 0}),
       "sum of 4096 bytes (operation 12)");
   EXPECT_EQ(
-      describe({.number = 3, .verb = Verb::kBarrier, .bytes = 0, .begun_ns = 1, .done_ns = 0}),
+      describe(
+          {.number = 3, .kind = OperationKind::kBarrier, .bytes = 0, .begun_ns = 1, .done_ns = 0}),
       "barrier (operation 3)");
-  EXPECT_EQ(describe({.number = 12, .verb = Verb::kSum, .name = "bucket 3", .bytes = 4096}),
-            "sum of bucket 3, 4096 bytes (operation 12)");
+  EXPECT_EQ(
+      describe({.number = 12, .kind = OperationKind::kSum, .name = "bucket 3", .bytes = 4096}),
+      "sum of bucket 3, 4096 bytes (operation 12)");
 }
 
 TEST(OperationName, IsCutToItsPlaceInOneLine) {

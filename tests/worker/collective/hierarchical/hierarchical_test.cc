@@ -148,7 +148,7 @@ TEST_P(Hierarchical, ManySumsAreUnderWay) {
   });
 }
 
-TEST_P(Hierarchical, OtherVerbsReachAllRanks) {
+TEST_P(Hierarchical, OtherOperationsReachAllRanks) {
   Exchanges exchanges(GetParam());
   run_ranks(hierarchical_ranks(GetParam(), exchanges), [](Collective& ranks) {
     const int world = ranks.world_size();

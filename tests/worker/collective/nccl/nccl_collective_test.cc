@@ -258,22 +258,22 @@ TEST_F(Nccl, TrainsAsWithoutIt) {
   }
 }
 
-TEST_F(Nccl, DoesTheVerbsOnTensors) {
-  TensorCollective verbs(*collective_);
+TEST_F(Nccl, DoesTheOperationsOnTensors) {
+  TensorCollective tensors(*collective_);
   const c10::cuda::CUDAStreamGuard aside(c10::cuda::getStreamFromPool());
   const auto turned =
       torch::arange(12, torch::device(torch::kCUDA)).view({3, 4}).to(torch::kFloat).t();
   const auto before = turned.clone();
   for (const auto reduction :
        {Reduction::kSum, Reduction::kAverage, Reduction::kMin, Reduction::kMax}) {
-    verbs.all_reduce(turned, reduction);
+    tensors.all_reduce(turned, reduction);
     EXPECT_TRUE(torch::equal(turned, before));
   }
-  EXPECT_TRUE(torch::equal(verbs.all_gather(turned)[0], before));
-  EXPECT_TRUE(torch::equal(verbs.reduce_scatter(turned), before));
-  verbs.broadcast(turned, 0);
+  EXPECT_TRUE(torch::equal(tensors.all_gather(turned)[0], before));
+  EXPECT_TRUE(torch::equal(tensors.reduce_scatter(turned), before));
+  tensors.broadcast(turned, 0);
   EXPECT_TRUE(torch::equal(turned, before));
-  EXPECT_THROW(verbs.all_reduce(torch::ones(1)), std::invalid_argument) << "it is on the CPU";
+  EXPECT_THROW(tensors.all_reduce(torch::ones(1)), std::invalid_argument) << "it is on the CPU";
   EXPECT_THROW(collective_->send({turned.data_ptr(), 1, Dtype::kUInt8}, 0), CollectiveError);
   const auto group = collective_->split(0, 0);
   EXPECT_EQ(group->world_size(), 1);

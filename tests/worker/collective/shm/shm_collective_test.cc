@@ -154,8 +154,8 @@ TEST_P(ShmRanks, AddMetrics) {
   });
 }
 
-// Sizes and the mixture of verbs are drawn from one seed, so equal on all ranks.
-TEST_P(ShmRanks, SurviveARandomMixtureOfVerbs) {
+// Sizes and the mixture of operations are drawn from one seed, so equal on all ranks.
+TEST_P(ShmRanks, SurviveARandomMixtureOfOperations) {
   const int ranks = GetParam();
   run_ranks(ranks, [](Collective& collective) {
     constexpr std::size_t kMost = 20'000;
@@ -333,7 +333,7 @@ TEST(ShmFailures, RefuseSumsOfDifferentThings) {
   for (const int status : statuses) EXPECT_EQ(status, 0);
 }
 
-TEST(ShmFailures, RefuseDifferentVerbs) {
+TEST(ShmFailures, RefuseDifferentOperations) {
   const auto statuses = run_ranks_to_end({.ranks = 2}, [](Collective& collective) {
     int value = 0;
     const auto message = message_of([&] {
@@ -350,12 +350,12 @@ TEST(ShmFailures, RefuseDifferentVerbs) {
 }
 
 // With a deadline that does not pass in the life of a test's rank.
-void expect_a_desync_report(int ranks, const RankBody& verbs,
+void expect_a_desync_report(int ranks, const RankBody& operations,
                             const std::vector<std::string>& words) {
   const RanksOptions options{.ranks = ranks, .timeout = std::chrono::minutes(10)};
   const auto statuses = run_ranks_to_end(options, [&](Collective& collective) {
     ::alarm(kSoonSeconds);
-    const auto message = message_of([&] { verbs(collective); });
+    const auto message = message_of([&] { operations(collective); });
     for (const std::string& word : words)
       EXPECT_NE(message.find(word), std::string::npos) << word << " not in: " << message;
   });

@@ -17,10 +17,10 @@ namespace {
 constexpr std::size_t kElements = 5000;
 
 // The work of a rank with the others; the same on all of them.
-using Verb = std::function<void(Collective&, float* memory)>;
+using Call = std::function<void(Collective&, float* memory)>;
 
-const std::vector<Verb>& verbs() {
-  static const std::vector<Verb> all{
+const std::vector<Call>& calls() {
+  static const std::vector<Call> all{
       [](Collective& collective, float* /*memory*/) { collective.barrier(); },
       [](Collective& collective, float* /*memory*/) {
         const std::vector<std::byte> mine(static_cast<std::size_t>(collective.rank()) * 100);
@@ -41,25 +41,25 @@ const std::vector<Verb>& verbs() {
   return all;
 }
 
-void all_verbs(Collective& collective, float* memory) {
-  for (const Verb& verb : verbs()) verb(collective, memory);
+void all_calls(Collective& collective, float* memory) {
+  for (const Call& call : calls()) call(collective, memory);
 }
 
 TEST(ShmReset, ReleasesRanksWhateverTheyWaitIn) {
   run_ranks(3, [](Collective& collective) {
     const auto memory = collective.allocate(kElements * sizeof(float));
     auto* values = reinterpret_cast<float*>(memory.get());
-    all_verbs(collective, values);
-    for (std::size_t verb = 0; verb < verbs().size(); ++verb) {
+    all_calls(collective, values);
+    for (std::size_t call = 0; call < calls().size(); ++call) {
       if (collective.rank() != 0) {
-        const std::string message = message_of([&] { verbs()[verb](collective, values); });
+        const std::string message = message_of([&] { calls()[call](collective, values); });
         // The root of a broadcast may be done before it hears of it.
-        const bool done = verb == 2 && message.empty();
+        const bool done = call == 2 && message.empty();
         EXPECT_TRUE(done || message.starts_with("rank 0 has called reset()"))
-            << verb << ": " << message;
+            << call << ": " << message;
       }
       collective.reset();
-      all_verbs(collective, values);
+      all_calls(collective, values);
     }
   });
 }
@@ -73,18 +73,18 @@ TEST(ShmReset, LeavesNothingOfBeforeWhereverARankStops) {
       const auto stops = dice() % 4;
       const auto after = dice() % 6;
       std::vector<std::size_t> plan;
-      for (int i = 0; i < 12; ++i) plan.push_back(dice() % verbs().size());
+      for (int i = 0; i < 12; ++i) plan.push_back(dice() % calls().size());
       try {
         for (std::size_t i = 0; i < plan.size(); ++i) {
           if (stops == static_cast<unsigned>(collective.rank()) && i == after) break;
-          verbs()[plan[i]](collective, values);
+          calls()[plan[i]](collective, values);
         }
       } catch (const CollectiveError& error) {
         EXPECT_NE(std::string(error.what()).find(" has called reset()"), std::string::npos)
             << error.what();
       }
       collective.reset();
-      all_verbs(collective, values);
+      all_calls(collective, values);
     }
   });
 }
@@ -107,7 +107,7 @@ TEST(ShmReset, EndsAtItsDeadlineWhereARankDoesNotCallIt) {
   const auto statuses = run_ranks_to_end(options, [&late](Collective& collective) {
     char byte = 0;
     if (collective.rank() == 1) {
-      // It waits in no verb, so it does not hear of the reset.
+      // It waits in no operation, so it does not hear of the reset.
       EXPECT_EQ(::read(late[0], &byte, 1), 1);
       return;
     }

@@ -26,7 +26,7 @@ class WaitCircle : public testing::Test {
 
   // Rank `who` waits for the first sum of `whom`.
   void waits(std::size_t who, std::size_t whom) {
-    const std::uint32_t operation = view.area(who).operations.begin(Verb::kSum, 40);
+    const std::uint32_t operation = view.area(who).operations.begin(OperationKind::kSum, 40);
     marks_.at(who).emplace(view.area(who).waiting, whom, &RankArea::launched, 1, operation);
   }
   void goes_on(std::size_t who) { marks_.at(who).reset(); }

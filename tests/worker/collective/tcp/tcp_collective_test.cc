@@ -123,7 +123,7 @@ TEST_P(TcpWorlds, ManySumsAreUnderWay) {
   });
 }
 
-TEST_P(TcpWorlds, VerbsFollowEachOther) {
+TEST_P(TcpWorlds, OperationsFollowEachOther) {
   run_ranks(tcp_ranks(GetParam()), [](Collective& ranks) {
     const int world = ranks.world_size();
     std::vector<std::byte> mine(static_cast<std::size_t>(ranks.rank()) * 1000, std::byte{7});

@@ -22,10 +22,11 @@ struct Pair {
   std::size_t to;
 };
 
-OperationHead head_of(Verb verb, std::size_t bytes, Dtype dtype = Dtype::kUInt8, int root = -1) {
+OperationHead head_of(OperationKind kind, std::size_t bytes, Dtype dtype = Dtype::kUInt8,
+                      int root = -1) {
   return {.number = 7,
           .sequence = 7,
-          .verb = verb,
+          .kind = kind,
           .dtype = dtype,
           .reduction = Reduction::kSum,
           .root = root,
@@ -132,7 +133,7 @@ TEST_P(TcpOperations, ReduceAsBFloat16RoundsElementsAndSums) {
     TcpScratch scratch;
     Operations ranks;
     Operations ranks_of_rounded;
-    const auto head = head_of(Verb::kSum, count * sizeof(std::uint16_t), Dtype::kBFloat16);
+    const auto head = head_of(OperationKind::kSum, count * sizeof(std::uint16_t), Dtype::kBFloat16);
     for (std::size_t rank = 0; rank < world; ++rank) {
       data.push_back(numbers_of(rank, count));
       to_bfloat16(data[rank], rounded.emplace_back(count));
@@ -161,7 +162,7 @@ TEST_P(TcpOperations, ReduceIsGloosSumToTheBit) {
     Operations ranks;
     for (std::size_t rank = 0; rank < world; ++rank) data.push_back(numbers_of(rank, count));
     for (std::size_t rank = 0; rank < world; ++rank) {
-      const auto head = head_of(Verb::kSum, count * sizeof(float), Dtype::kFloat32);
+      const auto head = head_of(OperationKind::kSum, count * sizeof(float), Dtype::kFloat32);
       ranks.push_back(tcp_reduce(head, {rank, world},
                                  {bytes_of(data[rank]), all_reduce_of(Reduction::kSum)}, scratch));
     }
@@ -190,9 +191,9 @@ TEST_P(TcpOperations, PartsAreReducedAndSharedAsTheWhole) {
       const Flat flat{data[rank].data(), count, Dtype::kFloat32};
       const auto ranks = static_cast<int>(world);
       scatters.push_back(tcp_reduce(
-          head_of(Verb::kReduceScatter, flat.bytes(), Dtype::kFloat32), {rank, world},
+          head_of(OperationKind::kReduceScatter, flat.bytes(), Dtype::kFloat32), {rank, world},
           {bytes_of(data[rank]), reduce_scatter_of(flat, parts, Reduction::kSum, ranks)}, scratch));
-      gathers.push_back(tcp_share(head_of(Verb::kAllGather, flat.bytes(), Dtype::kFloat32),
+      gathers.push_back(tcp_share(head_of(OperationKind::kAllGather, flat.bytes(), Dtype::kFloat32),
                                   {rank, world},
                                   {bytes_of(data[rank]), all_gather_of(flat, parts, ranks)}));
     }
@@ -220,7 +221,8 @@ TEST_P(TcpOperations, BroadcastGivesRootsBytesToAll) {
       const auto wanted = data[root];
       Operations ranks;
       for (std::size_t rank = 0; rank < world; ++rank) {
-        const auto head = head_of(Verb::kBroadcast, count, Dtype::kUInt8, static_cast<int>(root));
+        const auto head =
+            head_of(OperationKind::kBroadcast, count, Dtype::kUInt8, static_cast<int>(root));
         ranks.push_back(tcp_broadcast(head, {rank, world}, bytes_of(data[rank])));
       }
       run(ranks, static_cast<unsigned>(count + root));
@@ -237,7 +239,7 @@ TEST_P(TcpOperations, GatherGivesAllPartsOfAnyLength) {
   for (std::size_t rank = 0; rank < world; ++rank) {
     parts[rank].resize(world);
     parts[rank][rank].assign(rank * 1001, static_cast<std::byte>(rank));
-    const auto head = head_of(Verb::kGather, rank * 1001);
+    const auto head = head_of(OperationKind::kGather, rank * 1001);
     ranks.push_back(tcp_gather(head, {rank, world}, parts[rank]));
   }
   run(ranks, 3);
@@ -253,9 +255,9 @@ TEST(TcpOperation, TransferGoesOneWay) {
   std::vector<char> given(5000, 'x');
   std::vector<char> taken(5000, ' ');
   Operations ranks;
-  ranks.push_back(tcp_transfer(head_of(Verb::kSend, 5000), 1, bytes_of(given)));
-  ranks.push_back(tcp_transfer(head_of(Verb::kReceive, 5000), 0, bytes_of(taken)));
-  ranks.push_back(tcp_barrier(head_of(Verb::kBarrier, 0)));
+  ranks.push_back(tcp_transfer(head_of(OperationKind::kSend, 5000), 1, bytes_of(given)));
+  ranks.push_back(tcp_transfer(head_of(OperationKind::kReceive, 5000), 0, bytes_of(taken)));
+  ranks.push_back(tcp_barrier(head_of(OperationKind::kBarrier, 0)));
   run(ranks, 1);
   EXPECT_EQ(taken, given);
   EXPECT_FALSE(ranks[0]->involves(2));
@@ -263,50 +265,50 @@ TEST(TcpOperation, TransferGoesOneWay) {
 
 // Each unlike head is noticed by both sides.
 TEST(TcpOperation, MeetsOnlyTheSameOperation) {
-  const auto barrier = tcp_barrier(head_of(Verb::kBarrier, 0));
-  EXPECT_TRUE(barrier->meet(1, head_of(Verb::kBarrier, 0)));
-  EXPECT_FALSE(barrier->meet(1, head_of(Verb::kGather, 0)));
-  auto later = head_of(Verb::kBarrier, 0);
+  const auto barrier = tcp_barrier(head_of(OperationKind::kBarrier, 0));
+  EXPECT_TRUE(barrier->meet(1, head_of(OperationKind::kBarrier, 0)));
+  EXPECT_FALSE(barrier->meet(1, head_of(OperationKind::kGather, 0)));
+  auto later = head_of(OperationKind::kBarrier, 0);
   ++later.sequence;
   EXPECT_FALSE(barrier->meet(1, later));
 
   std::vector<float> data(4);
   TcpScratch scratch;
-  const auto sum = tcp_reduce(head_of(Verb::kSum, 16, Dtype::kFloat32), {0, 2},
+  const auto sum = tcp_reduce(head_of(OperationKind::kSum, 16, Dtype::kFloat32), {0, 2},
                               {bytes_of(data), all_reduce_of(Reduction::kSum)}, scratch);
-  EXPECT_FALSE(sum->meet(1, head_of(Verb::kSum, 20, Dtype::kFloat32)));
-  EXPECT_FALSE(sum->meet(1, head_of(Verb::kSum, 16, Dtype::kInt32)));
-  auto least = head_of(Verb::kSum, 16, Dtype::kFloat32);
+  EXPECT_FALSE(sum->meet(1, head_of(OperationKind::kSum, 20, Dtype::kFloat32)));
+  EXPECT_FALSE(sum->meet(1, head_of(OperationKind::kSum, 16, Dtype::kInt32)));
+  auto least = head_of(OperationKind::kSum, 16, Dtype::kFloat32);
   least.reduction = Reduction::kMin;
   EXPECT_FALSE(sum->meet(1, least));
-  auto in_parts = head_of(Verb::kSum, 16, Dtype::kFloat32);
+  auto in_parts = head_of(OperationKind::kSum, 16, Dtype::kFloat32);
   in_parts.parts = 1;
   EXPECT_FALSE(sum->meet(1, in_parts));
 
   std::vector<char> bytes(4);
-  const auto send = tcp_transfer(head_of(Verb::kSend, 4), 1, bytes_of(bytes));
-  EXPECT_TRUE(send->meet(1, head_of(Verb::kReceive, 4)));
-  EXPECT_FALSE(send->meet(1, head_of(Verb::kReceive, 5)));
-  EXPECT_FALSE(send->meet(1, head_of(Verb::kSend, 4)));
-  const auto from =
-      tcp_broadcast(head_of(Verb::kBroadcast, 4, Dtype::kUInt8, 0), {0, 2}, bytes_of(bytes));
-  EXPECT_FALSE(from->meet(1, head_of(Verb::kBroadcast, 4, Dtype::kUInt8, 1)));
+  const auto send = tcp_transfer(head_of(OperationKind::kSend, 4), 1, bytes_of(bytes));
+  EXPECT_TRUE(send->meet(1, head_of(OperationKind::kReceive, 4)));
+  EXPECT_FALSE(send->meet(1, head_of(OperationKind::kReceive, 5)));
+  EXPECT_FALSE(send->meet(1, head_of(OperationKind::kSend, 4)));
+  const auto from = tcp_broadcast(head_of(OperationKind::kBroadcast, 4, Dtype::kUInt8, 0), {0, 2},
+                                  bytes_of(bytes));
+  EXPECT_FALSE(from->meet(1, head_of(OperationKind::kBroadcast, 4, Dtype::kUInt8, 1)));
 }
 
 // A peer cannot make us take more memory than a gather may have.
 TEST(TcpOperation, GatherRefusesALongPart) {
   std::vector<std::vector<std::byte>> parts(2);
-  const auto gather = tcp_gather(head_of(Verb::kGather, 0), {0, 2}, parts);
-  EXPECT_FALSE(gather->meet(1, head_of(Verb::kGather, Collective::kGatherBytesMax + 1)));
+  const auto gather = tcp_gather(head_of(OperationKind::kGather, 0), {0, 2}, parts);
+  EXPECT_FALSE(gather->meet(1, head_of(OperationKind::kGather, Collective::kGatherBytesMax + 1)));
 }
 
 TEST(TcpOperation, DescribesItself) {
-  EXPECT_EQ(describe(head_of(Verb::kSum, 16, Dtype::kFloat32)),
+  EXPECT_EQ(describe(head_of(OperationKind::kSum, 16, Dtype::kFloat32)),
             "sum of 16 bytes (operation 7) of type float32");
-  EXPECT_EQ(describe(head_of(Verb::kBarrier, 0)), "barrier (operation 7)");
-  EXPECT_EQ(describe(head_of(Verb::kBroadcast, 4, Dtype::kUInt8, 2)),
+  EXPECT_EQ(describe(head_of(OperationKind::kBarrier, 0)), "barrier (operation 7)");
+  EXPECT_EQ(describe(head_of(OperationKind::kBroadcast, 4, Dtype::kUInt8, 2)),
             "broadcast of 4 bytes (operation 7) from rank 2");
-  OperationHead head = head_of(Verb::kReduce, 16, Dtype::kFloat32);
+  OperationHead head = head_of(OperationKind::kReduce, 16, Dtype::kFloat32);
   head.reduction = Reduction::kMax;
   head.name = "loss";
   EXPECT_EQ(describe(head),

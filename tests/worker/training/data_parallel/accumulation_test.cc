@@ -49,11 +49,11 @@ TEST(NoSync, FourTimesAndASumAreOnePassOverAllMicroBatches) {
         all.push_back(micro_batch(collective.rank(), part));
       for (int round = 0; round < 3; ++round) {
         net->zero_grad();
-        const int verbs = collective.verbs;
+        const int calls = collective.calls;
         for (int part = 0; part < kSilent; ++part) {
           const auto no_sync = parallel.no_sync();
           loss_of(parallel.forward(net, all[static_cast<std::size_t>(part)])).backward();
-          EXPECT_EQ(collective.verbs, verbs) << "round " << round << ", pass " << part;
+          EXPECT_EQ(collective.calls, calls) << "round " << round << ", pass " << part;
         }
         loss_of(parallel.forward(net, all.back())).backward();
         const auto in_parts = gradients_of(net);

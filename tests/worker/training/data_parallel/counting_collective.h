@@ -63,21 +63,21 @@ class CountingCollective final : public PassingCollective {
     return PassingCollective::allocate(bytes);
   }
   Ticket launch(Flat flat, Reduction reduction) override {
-    ++verbs;
+    ++calls;
     if (!flat.name.text().ends_with("(weights)")) summed.push_back(flat);
     return PassingCollective::launch(flat, reduction);
   }
   Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,
                                Reduction reduction) override {
-    ++verbs;
+    ++calls;
     return PassingCollective::launch_reduce_scatter(flat, parts, reduction);
   }
   Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
-    ++verbs;
+    ++calls;
     return PassingCollective::launch_all_gather(flat, parts);
   }
   void broadcast(Flat flat, int root) override {
-    ++verbs;
+    ++calls;
     ++broadcasts;
     broadcast_bytes.push_back(flat.bytes());
     most_at_once = std::max(most_at_once, ++at_once_);
@@ -85,33 +85,33 @@ class CountingCollective final : public PassingCollective {
     --at_once_;
   }
   std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override {
-    ++verbs;
+    ++calls;
     return PassingCollective::all_gather_bytes(mine);
   }
   void barrier() override {
-    ++verbs;
+    ++calls;
     PassingCollective::barrier();
   }
   void monitored_barrier(std::chrono::milliseconds limit) override {
-    ++verbs;
+    ++calls;
     PassingCollective::monitored_barrier(limit);
   }
   void send(Flat flat, int to) override {
-    ++verbs;
+    ++calls;
     PassingCollective::send(flat, to);
   }
   void receive(Flat flat, int from) override {
-    ++verbs;
+    ++calls;
     PassingCollective::receive(flat, from);
   }
   std::unique_ptr<Collective> split(int color, int key) override {
-    ++verbs;
+    ++calls;
     return PassingCollective::split(color, key);
   }
 
   // In the order of their launch, but for the one of each pass that compares weights.
   std::vector<Flat> summed;
-  int verbs = 0;  // of all kinds, but for allocate(), progress(), wait() and reset()
+  int calls = 0;  // of all kinds, but for allocate(), progress(), wait() and reset()
   int broadcasts = 0;
   std::vector<std::size_t> broadcast_bytes;
   int most_at_once = 0;  // broadcasts under way

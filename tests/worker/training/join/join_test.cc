@@ -300,18 +300,18 @@ TEST(JoinedRanks, CallNothingWhereJoinIsNotEnabled) {
     CountingCollective counting(ranks);
     auto net = uneven_net();
     DataParallel parallel(net.ptr(), counting, {.broadcast_buffers = false});
-    const auto verbs_of = [&](bool enable) {
-      const int before = counting.verbs;
+    const auto calls_of = [&](bool enable) {
+      const int before = counting.calls;
       {
         const auto join = Join({.enable = enable}, parallel);
         parallel.forward(net, batch(0, ranks.rank())).square().mean().backward();
       }
-      return counting.verbs - before;
+      return counting.calls - before;
     };
-    verbs_of(false);  // builds buckets anew afterwards
-    verbs_of(false);
-    EXPECT_EQ(verbs_of(false), 2) << "a sum, and the comparison of weights";
-    EXPECT_GT(verbs_of(true), 1);
+    calls_of(false);  // builds buckets anew afterwards
+    calls_of(false);
+    EXPECT_EQ(calls_of(false), 2) << "a sum, and the comparison of weights";
+    EXPECT_GT(calls_of(true), 1);
   });
 }
 

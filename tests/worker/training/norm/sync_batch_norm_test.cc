@@ -96,11 +96,11 @@ void expect_as_joined(Collective& ranks, std::int64_t beyond, const BatchNormOpt
   }
   if (!options.affine()) return;
   // Each rank has its share of the gradient.
-  TensorCollective verbs(ranks);
+  TensorCollective tensors(ranks);
   for (const auto& [ours, theirs] :
        {std::pair(norm->weight, plain.weight), std::pair(norm->bias, plain.bias)}) {
     const at::Tensor sum = ours.grad().to(torch::kDouble);
-    verbs.all_reduce(sum);
+    tensors.all_reduce(sum);
     EXPECT_LE(relative(sum, theirs.grad()), kTolerance);
   }
 }
@@ -177,10 +177,10 @@ TEST(SyncBatchNorm, DoesNothingWithOthersInEvaluationAndAlone) {
     EXPECT_TRUE(
         torch::equal(norm(x), torch::batch_norm(x, norm->weight, norm->bias, norm->running_mean,
                                                 norm->running_var, false, 0.1, 1e-5, false)));
-    EXPECT_EQ(counting.verbs, 0);
+    EXPECT_EQ(counting.calls, 0);
     norm->train();
     norm(x);
-    EXPECT_GT(counting.verbs, 0);
+    EXPECT_GT(counting.calls, 0);
   });
   const auto alone = make_alone_collective();
   CountingCollective counting(*alone);
@@ -189,7 +189,7 @@ TEST(SyncBatchNorm, DoesNothingWithOthersInEvaluationAndAlone) {
   const at::Tensor x = torch::randn({3, kChannels});
   EXPECT_TRUE(torch::equal(norm(x), plain(x)));
   EXPECT_TRUE(torch::equal(norm->running_var, plain->running_var));
-  EXPECT_EQ(counting.verbs, 0);
+  EXPECT_EQ(counting.calls, 0);
 }
 
 TEST(SyncBatchNorm, RefusesWhatCannotBeNormalised) {

@@ -1,5 +1,5 @@
-// torch.distributed's verbs on tensors. Their results are compared with PyTorch's own in
-// python_parity/verbs_parity_test.py.
+// torch.distributed's operations on tensors. Their results are compared with PyTorch's own in
+// python_parity/collectives_parity_test.py.
 #include <ddprun/tensor_collective.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -19,47 +19,47 @@ void expect_words(const std::string& said, std::string_view words) {
 
 TEST(TensorCollective, ReduceTensorsOfAnyStrides) {
   run_torch_ranks(2, [](Collective& collective) {
-    TensorCollective verbs(collective);
+    TensorCollective tensors(collective);
     const at::Tensor wide = torch::arange(12, torch::kDouble).view({3, 4}) + collective.rank();
     const at::Tensor turned = wide.t();  // 4 rows of 3, not contiguous
-    verbs.all_reduce(turned);
+    tensors.all_reduce(turned);
     EXPECT_TRUE(at::equal(wide, 2 * torch::arange(12, torch::kDouble).view({3, 4}) + 1));
     const at::Tensor number = torch::tensor(2.5F);
-    verbs.all_reduce(number, Reduction::kAverage);
+    tensors.all_reduce(number, Reduction::kAverage);
     EXPECT_EQ(number.item<float>(), 2.5F);
-    verbs.all_reduce(torch::empty({0}));
+    tensors.all_reduce(torch::empty({0}));
   });
 }
 
 TEST(TensorCollective, ReduceMoreThanOnePiece) {
   run_torch_ranks(2, [](Collective& collective) {
-    TensorCollective verbs(collective);
+    TensorCollective tensors(collective);
     constexpr std::int64_t kElements = (std::int64_t{20} << 20) + 7;  // 80 MiB
     const at::Tensor large = torch::full({kElements}, 1.0F + static_cast<float>(collective.rank()));
-    verbs.all_reduce(large);
+    tensors.all_reduce(large);
     EXPECT_TRUE(at::equal(large, torch::full({kElements}, 3.0F)));
   });
 }
 
 TEST(TensorCollective, AreCalledByTheProgramsNames) {
   run_torch_ranks(2, [](Collective& collective) {
-    TensorCollective verbs(collective);
+    TensorCollective tensors(collective);
     const auto loss = torch::ones({6});
-    verbs.all_reduce(loss, Reduction::kMax, "loss");
-    auto launched = verbs.launch_all_reduce(loss, Reduction::kSum, "later");
-    verbs.wait(launched);
-    verbs.reduce_scatter(loss, Reduction::kSum, "rows");
-    verbs.broadcast(loss, 0, "start");
-    verbs.all_gather(loss, "all");
-    collective.rank() == 0 ? verbs.send(loss, 1, "chunk") : verbs.receive(loss, 0, "chunk");
+    tensors.all_reduce(loss, Reduction::kMax, "loss");
+    auto launched = tensors.launch_all_reduce(loss, Reduction::kSum, "later");
+    tensors.wait(launched);
+    tensors.reduce_scatter(loss, Reduction::kSum, "rows");
+    tensors.broadcast(loss, 0, "start");
+    tensors.all_gather(loss, "all");
+    collective.rank() == 0 ? tensors.send(loss, 1, "chunk") : tensors.receive(loss, 0, "chunk");
     const std::string record = collective.flight_record();
     for (const char* name : {"loss", "later", "rows", "start", "all", "chunk"})
       EXPECT_NE(record.find(fmt::format("\"name\": \"{}\"", name)), std::string::npos) << name;
     const auto said = message_of([&] {
       if (collective.rank() == 0)
-        verbs.all_reduce(loss, Reduction::kSum, "loss");
+        tensors.all_reduce(loss, Reduction::kSum, "loss");
       else
-        verbs.broadcast(loss, 0, "start");
+        tensors.broadcast(loss, 0, "start");
     });
     EXPECT_NE(said.find("sum of loss, 24 bytes (operation "), std::string::npos) << said;
     EXPECT_NE(said.find("broadcast of start, 24 bytes (operation "), std::string::npos) << said;
@@ -68,32 +68,32 @@ TEST(TensorCollective, AreCalledByTheProgramsNames) {
 
 TEST(TensorCollective, LaunchManyAndWaitLater) {
   run_torch_ranks(3, [](Collective& collective) {
-    TensorCollective verbs(collective);
+    TensorCollective tensors(collective);
     for (int round = 0; round < 3; ++round) {  // the second round uses the memory of the first
-      std::vector<at::Tensor> tensors;
+      std::vector<at::Tensor> mine;
       std::vector<TensorCollective::Launched> launched;
       for (int i = 0; i < 20; ++i) {
-        tensors.push_back(torch::full({i + 1}, collective.rank() + i, torch::kLong));
-        launched.push_back(verbs.launch_all_reduce(tensors.back(), Reduction::kMax));
+        mine.push_back(torch::full({i + 1}, collective.rank() + i, torch::kLong));
+        launched.push_back(tensors.launch_all_reduce(mine.back(), Reduction::kMax));
       }
-      for (auto& one : launched) verbs.wait(one);
+      for (auto& one : launched) tensors.wait(one);
       for (int i = 0; i < 20; ++i)
-        EXPECT_TRUE(at::equal(tensors[i], torch::full({i + 1}, 2 + i, torch::kLong)));
+        EXPECT_TRUE(at::equal(mine[i], torch::full({i + 1}, 2 + i, torch::kLong)));
     }
   });
 }
 
 TEST(TensorCollective, WaitOnceForEach) {
   run_torch_ranks(2, [](Collective& collective) {
-    TensorCollective verbs(collective);
+    TensorCollective tensors(collective);
     const at::Tensor tensor = torch::ones({2, 3}).t();
-    auto launched = verbs.launch_all_reduce(tensor);
-    verbs.wait(launched);
+    auto launched = tensors.launch_all_reduce(tensor);
+    tensors.wait(launched);
     tensor.fill_(5);
-    verbs.wait(launched);  // nothing
+    tensors.wait(launched);  // nothing
     EXPECT_EQ(first_of(tensor), 5.0F);
     TensorCollective::Launched none;
-    verbs.wait(none);
+    tensors.wait(none);
   });
 }
 
@@ -101,86 +101,86 @@ TEST(TensorCollective, WaitOnceForEach) {
 // both.
 TEST(TensorCollective, GoOnAfterAReset) {
   run_torch_ranks(2, [](Collective& collective) {
-    TensorCollective verbs(collective);
-    verbs.all_reduce(torch::ones(3));
+    TensorCollective tensors(collective);
+    tensors.all_reduce(torch::ones(3));
     if (collective.rank() == 0) {
-      auto launched = verbs.launch_all_reduce(torch::ones(3));
-      expect_words(message_of([&] { verbs.wait(launched); }), "has called reset()");
+      auto launched = tensors.launch_all_reduce(torch::ones(3));
+      expect_words(message_of([&] { tensors.wait(launched); }), "has called reset()");
       collective.reset();
-      expect_words(message_of([&] { verbs.wait(launched); }), "a reset() since");
+      expect_words(message_of([&] { tensors.wait(launched); }), "a reset() since");
     } else {
       collective.reset();
     }
     const at::Tensor after = torch::ones(3);
-    verbs.all_reduce(after);
+    tensors.all_reduce(after);
     EXPECT_EQ(first_of(after), 2.0F);
   });
 }
 
 TEST(TensorCollective, KnowConjugatesAndNegatives) {
   run_torch_ranks(2, [](Collective& collective) {
-    TensorCollective verbs(collective);
+    TensorCollective tensors(collective);
     const at::Tensor numbers = torch::complex(torch::ones(3), torch::full(3, 2.0F));
     const at::Tensor sum = numbers.clone();
-    verbs.all_reduce(sum.conj());  // written through the view
+    tensors.all_reduce(sum.conj());  // written through the view
     EXPECT_TRUE(at::equal(sum, 2 * numbers));
     const at::Tensor sent = collective.rank() == 0 ? numbers.conj() : numbers.clone();
-    verbs.broadcast(sent, 0);
+    tensors.broadcast(sent, 0);
     EXPECT_TRUE(at::equal(sent, numbers.conj().resolve_conj()));
     const at::Tensor imaginary = at::imag(numbers.conj());  // its memory has the opposite sign
-    if (collective.rank() == 0) return verbs.send(imaginary, 1);
+    if (collective.rank() == 0) return tensors.send(imaginary, 1);
     const at::Tensor got = torch::zeros(3);
-    verbs.receive(got, 0);
+    tensors.receive(got, 0);
     EXPECT_TRUE(at::equal(got, torch::full(3, -2.0F)));
   });
 }
 
 TEST(TensorCollective, LeaveTheGraphAlone) {
   run_torch_ranks(2, [](Collective& collective) {
-    TensorCollective verbs(collective);
+    TensorCollective tensors(collective);
     const at::Tensor weight = torch::ones(3, torch::requires_grad());
-    verbs.all_reduce(weight);
+    tensors.all_reduce(weight);
     EXPECT_TRUE(weight.requires_grad());
     EXPECT_EQ(first_of(weight), 2.0F);
-    EXPECT_FALSE(verbs.all_gather(weight)[0].requires_grad());
+    EXPECT_FALSE(tensors.all_gather(weight)[0].requires_grad());
   });
 }
 
 TEST(TensorCollective, GatherScatterBroadcastAndSend) {
   run_torch_ranks(3, [](Collective& collective) {
-    TensorCollective verbs(collective);
+    TensorCollective tensors(collective);
     const int rank = collective.rank();
     const at::Tensor mine = torch::full({2, 2}, rank, torch::kBool);
-    const auto all = verbs.all_gather(mine);
+    const auto all = tensors.all_gather(mine);
     ASSERT_EQ(all.size(), 3U);
     EXPECT_TRUE(at::equal(all[2], torch::ones({2, 2}, torch::kBool)));
     EXPECT_TRUE(at::equal(all[0], torch::zeros({2, 2}, torch::kBool)));
 
     const at::Tensor rows = torch::arange(12, torch::kInt).view({6, 2}) * (rank + 1);
-    const at::Tensor part = verbs.reduce_scatter(rows);
+    const at::Tensor part = tensors.reduce_scatter(rows);
     EXPECT_TRUE(
         at::equal(part, 6 * torch::arange(12, torch::kInt).view({6, 2}).narrow(0, 2 * rank, 2)));
 
     // Large enough for several pieces, whose ends lie inside of a part. The tensor stays as it is.
     const at::Tensor wide = torch::full({3, 3'000'017}, rank + 1, torch::kDouble);
     wide.select(1, 3'000'016).fill_(rank + 10);
-    const at::Tensor row = verbs.reduce_scatter(wide);
+    const at::Tensor row = tensors.reduce_scatter(wide);
     EXPECT_TRUE(
         at::equal(row.narrow(1, 0, 3'000'016), torch::full({1, 3'000'016}, 6.0, torch::kDouble)));
     EXPECT_EQ(row[0][3'000'016].item<double>(), 33.0);
     EXPECT_EQ(wide[0][0].item<double>(), rank + 1);
     const at::Tensor complex = torch::full({3, 2}, c10::complex<double>(rank, 1));
-    EXPECT_TRUE(
-        at::equal(verbs.reduce_scatter(complex), torch::full({1, 2}, c10::complex<double>(3, 3))));
+    EXPECT_TRUE(at::equal(tensors.reduce_scatter(complex),
+                          torch::full({1, 2}, c10::complex<double>(3, 3))));
 
     const at::Tensor turned = torch::full({2, 3}, rank).t();
-    verbs.broadcast(turned, 1);
+    tensors.broadcast(turned, 1);
     EXPECT_TRUE(at::equal(turned, torch::ones({3, 2}, torch::kLong)));
 
-    if (rank == 0) verbs.send(torch::full({5}, 7.0), 2);
+    if (rank == 0) tensors.send(torch::full({5}, 7.0), 2);
     if (rank != 2) return;
     const at::Tensor got = torch::zeros({10}).slice(0, 0, 10, 2);
-    verbs.receive(got, 0);
+    tensors.receive(got, 0);
     EXPECT_TRUE(at::equal(got, torch::full({5}, 7.0)));
   });
 }
@@ -188,36 +188,37 @@ TEST(TensorCollective, GatherScatterBroadcastAndSend) {
 // Before any rank has heard of it: the ranks go on.
 TEST(TensorCollective, RefuseWhatTheyCannotTake) {
   run_torch_ranks(2, [](Collective& collective) {
-    TensorCollective verbs(collective);
-    expect_words(message_of([&] { verbs.all_reduce(torch::ones(2, torch::kBool)); }),
+    TensorCollective tensors(collective);
+    expect_words(message_of([&] { tensors.all_reduce(torch::ones(2, torch::kBool)); }),
                  "all_reduce: Bool cannot be reduced");
     expect_words(
-        message_of([&] { verbs.all_reduce(torch::ones(2, torch::kInt), Reduction::kAverage); }),
+        message_of([&] { tensors.all_reduce(torch::ones(2, torch::kInt), Reduction::kAverage); }),
         "the average of Int is no Int");
     expect_words(message_of([&] {
-                   verbs.all_reduce(torch::ones(2, torch::kComplexFloat), Reduction::kMax);
+                   tensors.all_reduce(torch::ones(2, torch::kComplexFloat), Reduction::kMax);
                  }),
                  "ComplexFloat has no order");
     expect_words(message_of([&] {
-                   verbs.reduce_scatter(torch::ones({3, 2}));
+                   tensors.reduce_scatter(torch::ones({3, 2}));
                  }),
                  "Float [3, 2] cannot be cut into 2 parts");
-    expect_words(message_of([&] { verbs.broadcast(torch::ones(1), 2); }),
+    expect_words(message_of([&] { tensors.broadcast(torch::ones(1), 2); }),
                  "there is no rank 2 among 2");
-    expect_words(message_of([&] { verbs.all_reduce(torch::ones(2).to_sparse()); }), "sparse");
-    expect_words(message_of([&] { verbs.all_reduce(torch::ones(1).expand({4})); }), "share memory");
-    expect_words(message_of([&] { verbs.send(torch::ones(1), collective.rank()); }),
+    expect_words(message_of([&] { tensors.all_reduce(torch::ones(2).to_sparse()); }), "sparse");
+    expect_words(message_of([&] { tensors.all_reduce(torch::ones(1).expand({4})); }),
+                 "share memory");
+    expect_words(message_of([&] { tensors.send(torch::ones(1), collective.rank()); }),
                  "cannot be the peer");
     const at::Tensor fine = torch::ones(1);
-    verbs.all_reduce(fine);
+    tensors.all_reduce(fine);
     EXPECT_EQ(first_of(fine), 2.0F);
   });
 }
 
 TEST(TensorCollective, GatherTensorsOfOneShapeOnly) {
   run_torch_ranks(2, [](Collective& collective) {
-    TensorCollective verbs(collective);
-    const auto said = message_of([&] { verbs.all_gather(torch::ones(collective.rank() + 1)); });
+    TensorCollective tensors(collective);
+    const auto said = message_of([&] { tensors.all_gather(torch::ones(collective.rank() + 1)); });
     expect_words(said, collective.rank() == 0
                            ? "all_gather: rank 0 brings Float [1], rank 1 brings Float [2]"
                            : "all_gather: rank 1 brings Float [2], rank 0 brings Float [1]");

@@ -1,4 +1,4 @@
-"""The same as verbs_program.cc, with torch.distributed and Gloo."""
+"""The same as collectives_program.cc, with torch.distributed and Gloo."""
 import datetime
 import os
 import sys
@@ -30,19 +30,19 @@ class Program:
         self.lines.append(f"{self.rank}.{name} " + ",".join(map(repr, real.double().flatten().tolist())))
 
     def reduce(self, name, mine):
-        for verb, operation in OPERATIONS.items():
+        for reduction, operation in OPERATIONS.items():
             divides = mine.is_floating_point() or mine.is_complex()
-            if not divides if verb == "average" else mine.is_complex() and verb != "sum":
+            if not divides if reduction == "average" else mine.is_complex() and reduction != "sum":
                 continue
             result = mine.clone()
             dist.all_reduce(result, operation)
-            if verb == "average":  # Gloo has none; a division of complex numbers would round in another way
+            if reduction == "average":  # Gloo has none; a division of complex numbers would round in another way
                 (torch.view_as_real(result) if mine.is_complex() else result).div_(self.ranks)
-            if verb == "average" and mine.element_size() == 2:  # ours rounds once
+            if reduction == "average" and mine.element_size() == 2:  # ours rounds once
                 every = [torch.empty_like(mine) for _ in range(self.ranks)]
                 dist.all_gather(every, mine)
                 result = torch.stack(every).double().mean(0).to(mine.dtype)
-            self.say(f"{name}.{verb}", result)
+            self.say(f"{name}.{reduction}", result)
         group = mine.clone()
         dist.all_reduce(group, group=self.halves[self.rank % 2])
         self.say(f"{name}.group", group)

@@ -1,5 +1,5 @@
-// The verbs that training with DDP does not need. They are other reductions, chunks from rank to
-// rank, groups, and the barrier that names a late rank.
+// The operations that training with DDP does not need. They are other reductions, chunks from rank
+// to rank, groups, and the barrier that names a late rank.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -53,9 +53,9 @@ void check_numbers(Collective& collective, Dtype dtype) {
   EXPECT_EQ(sum[0], static_cast<T>(ranks * (ranks + 1) / 2)) << name_of(dtype);
 }
 
-class ShmVerbs : public ::testing::TestWithParam<int> {};
+class ShmOperations : public ::testing::TestWithParam<int> {};
 
-TEST_P(ShmVerbs, ReduceEachType) {
+TEST_P(ShmOperations, ReduceEachType) {
   run_ranks(GetParam(), [](Collective& collective) {
     check_numbers<float>(collective, Dtype::kFloat32);
     check_numbers<double>(collective, Dtype::kFloat64);
@@ -66,7 +66,7 @@ TEST_P(ShmVerbs, ReduceEachType) {
   });
 }
 
-TEST_P(ShmVerbs, ReduceSixteenBitFloats) {
+TEST_P(ShmOperations, ReduceSixteenBitFloats) {
   run_ranks(GetParam(), [](Collective& collective) {
     const auto rank = static_cast<float>(collective.rank());
     const auto last = static_cast<float>(collective.world_size() - 1);
@@ -84,7 +84,7 @@ TEST_P(ShmVerbs, ReduceSixteenBitFloats) {
 }
 
 // The sum of them is no half any more.
-TEST_P(ShmVerbs, AverageLargeHalves) {
+TEST_P(ShmOperations, AverageLargeHalves) {
   run_ranks(GetParam(), [](Collective& collective) {
     const std::vector<std::uint16_t> large{round_to_half(40'000)};
     EXPECT_EQ(widen_half(reduced(collective, large, Dtype::kFloat16, Reduction::kAverage)[0]),
@@ -92,7 +92,7 @@ TEST_P(ShmVerbs, AverageLargeHalves) {
   });
 }
 
-TEST_P(ShmVerbs, AverageAndKeepNaN) {
+TEST_P(ShmOperations, AverageAndKeepNaN) {
   run_ranks(GetParam(), [](Collective& collective) {
     const int ranks = collective.world_size();
     const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -115,7 +115,7 @@ std::vector<std::uint8_t> text_of(int from, int to, std::size_t bytes) {
 Flat flat_of(std::vector<std::uint8_t>& text) { return {text.data(), text.size(), Dtype::kUInt8}; }
 
 // Each rank sends to all others in turn.
-TEST_P(ShmVerbs, SendAnyLengthToAnyRank) {
+TEST_P(ShmOperations, SendAnyLengthToAnyRank) {
   run_ranks(GetParam(), [](Collective& collective) {
     const int ranks = collective.world_size();
     for (const std::size_t bytes : {0UL, 1UL, 65'536UL, 65'537UL, 1'000'003UL}) {
@@ -313,7 +313,7 @@ TEST(MonitoredBarrier, NamesAllThatAreLate) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShmVerbs, ::testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, ShmOperations, ::testing::Values(2, 3, 4));
 
 }  // namespace
 }  // namespace ddprun::worker

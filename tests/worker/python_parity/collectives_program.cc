@@ -1,5 +1,5 @@
-// Does each verb with tensors of each type, as verbs_program.py does with torch.distributed. Prints
-// a line `rank.name numbers` for each. Started by ddprun.
+// Does each operation with tensors of each type, as collectives_program.py does with
+// torch.distributed. Prints a line `rank.name numbers` for each. Started by ddprun.
 #include <ddprun/metrics.h>
 #include <ddprun/process.h>
 #include <ddprun/tensor_collective.h>
@@ -40,7 +40,7 @@ at::Tensor input(at::ScalarType type, int rank) {
 
 class Program {
  public:
-  explicit Program(Collective& ranks) : ranks_(ranks), verbs_(ranks) {}
+  explicit Program(Collective& ranks) : ranks_(ranks), tensors_(ranks) {}
 
   void run();
   void print();
@@ -52,7 +52,7 @@ class Program {
   void as_in_readme(const std::string& name, const at::Tensor& mine);
 
   Collective& ranks_;
-  TensorCollective verbs_;
+  TensorCollective tensors_;
   std::string lines_;
 };
 
@@ -65,7 +65,7 @@ void Program::say(const std::string& name, const at::Tensor& tensor) {
 }
 
 void Program::reduce(const std::string& name, const at::Tensor& mine) {
-  for (const auto& [verb, reduction] :
+  for (const auto& [operation, reduction] :
        {std::pair("sum", Reduction::kSum), std::pair("average", Reduction::kAverage),
         std::pair("min", Reduction::kMin), std::pair("max", Reduction::kMax)}) {
     const bool divides = mine.is_floating_point() || mine.is_complex();
@@ -73,8 +73,8 @@ void Program::reduce(const std::string& name, const at::Tensor& mine) {
                                          : mine.is_complex() && reduction != Reduction::kSum)
       continue;
     const at::Tensor all = mine.clone();
-    verbs_.all_reduce(all, reduction);
-    say(name + "." + verb, all);
+    tensors_.all_reduce(all, reduction);
+    say(name + "." + operation, all);
   }
   const auto half = ranks_.split(ranks_.rank() % 2, 0);
   const at::Tensor group = mine.clone();
@@ -84,34 +84,34 @@ void Program::reduce(const std::string& name, const at::Tensor& mine) {
   const at::Tensor whole =
       mine.is_complex() ? mine : torch::round(mine.to(at::kDouble)).to(mine.scalar_type());
   if (!mine.is_complex())
-    say(name + ".scatter", verbs_.reduce_scatter(whole.narrow(0, 0, ranks_.world_size() * 10)));
+    say(name + ".scatter", tensors_.reduce_scatter(whole.narrow(0, 0, ranks_.world_size() * 10)));
 }
 
 void Program::move(const std::string& name, const at::Tensor& mine) {
-  say(name + ".gather", torch::stack(verbs_.all_gather(mine)));
+  say(name + ".gather", torch::stack(tensors_.all_gather(mine)));
   const at::Tensor root = mine.clone();
-  verbs_.broadcast(root, ranks_.world_size() - 1);
+  tensors_.broadcast(root, ranks_.world_size() - 1);
   say(name + ".broadcast", root);
   const int next = (ranks_.rank() + 1) % ranks_.world_size();
   const int last = (ranks_.rank() + ranks_.world_size() - 1) % ranks_.world_size();
   const at::Tensor got = torch::empty_like(mine);
-  if (ranks_.rank() != 0) verbs_.receive(got, last);
-  verbs_.send(mine, next);
-  if (ranks_.rank() == 0) verbs_.receive(got, last);
+  if (ranks_.rank() != 0) tensors_.receive(got, last);
+  tensors_.send(mine, next);
+  if (ranks_.rank() == 0) tensors_.receive(got, last);
   say(name + ".receive", got);
 }
 
 // The lines of README.md, with tensors of this type.
 void Program::as_in_readme(const std::string& name, const at::Tensor& mine) {
   Collective& ranks = ranks_;
-  TensorCollective& verbs = verbs_;
+  TensorCollective& tensors = tensors_;
   Mean mean_loss;
   mean_loss.add(torch::real(mine).to(at::kDouble).sum().item<double>(), 1.0 + ranks.rank());
   say(name + ".loss", torch::tensor(mean_loss.over(ranks), at::kDouble));
   const auto largest = mine.abs().max();
-  verbs.all_reduce(largest, Reduction::kMax);
+  tensors.all_reduce(largest, Reduction::kMax);
   say(name + ".largest", largest);
-  const auto all = verbs.all_gather(mine.narrow(0, 0, 6).view({2, 3}));
+  const auto all = tensors.all_gather(mine.narrow(0, 0, 6).view({2, 3}));
   say(name + ".all", torch::stack(all));
   const auto half = ranks.split(ranks.rank() % 2, 0);
   const auto sum = mine.clone();

@@ -1,6 +1,7 @@
-// verbs_worker TRANSPORT RANKS CALLS SEED: forks the ranks. They do CALLS random verbs of random
-// size with random delays, and compare each result with the right one. The last line says how many
-// calls, elements and seconds; exit code 1 where a rank failed, which says why. For engine_verbs.
+// collectives_worker TRANSPORT RANKS CALLS SEED: forks the ranks. They do CALLS random operations
+// of random size with random delays, and compare each result with the right one. The last line says
+// how many calls, elements and seconds; exit code 1 where a rank failed, which says why. For
+// engine_collectives.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,8 +48,9 @@ std::int32_t brought(long call, int rank, std::size_t i) {
   return static_cast<std::int32_t>(mixed >> 12U) - (1 << 19);
 }
 
-void expect(bool right, std::string_view verb, long call) {
-  if (!right) throw std::runtime_error(fmt::format("call {}: wrong result of a {}", call, verb));
+void expect(bool right, std::string_view operation, long call) {
+  if (!right)
+    throw std::runtime_error(fmt::format("call {}: wrong result of a {}", call, operation));
 }
 
 // The same sequence of calls on all ranks, with delays that differ.
