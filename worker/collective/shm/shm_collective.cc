@@ -17,10 +17,10 @@
 #include "worker/collective/kernels/ring_pieces.h"
 #include "worker/collective/shm/shm_chunks.h"
 #include "worker/collective/shm/shm_layout.h"
-#include "worker/collective/shm/shm_meeting.h"
 #include "worker/collective/shm/shm_peers.h"
 #include "worker/collective/shm/shm_regions.h"
 #include "worker/collective/shm/shm_segment.h"
+#include "worker/collective/shm/shm_setup.h"
 
 namespace ddprun::worker {
 namespace {
@@ -82,7 +82,7 @@ class ShmCollective final : public HostCollective {
   std::vector<std::vector<std::byte>> gather_for(OperationKind kind,
                                                  std::span<const std::byte> mine) override {
     return gather(PostKind::kGather, mine,
-                  {"meeting of its host", peers_.mine().operations.begin(kind, 0)});
+                  {"barrier of its host", peers_.mine().operations.begin(kind, 0)});
   }
   void progress() override;
   void wait(Ticket ticket) override;
@@ -112,7 +112,7 @@ class ShmCollective final : public HostCollective {
   void reset() override;
 
   // After the barrier all ranks have mapped the control segment: nobody opens it any more.
-  void complete_meeting() {
+  void complete_setup() {
     barrier();
     peers_.control().close_file();
   }
@@ -419,12 +419,12 @@ Result<std::unique_ptr<HostCollective>> join_shm(const ShmJob& job, Exchange& ex
   DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
   // First, so that rank 0 makes no segment for ranks that never come.
   if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
-  auto control = meet_in_control(job, exchange);
+  auto control = set_up_control(job, exchange);
   if (!control) return control.error();
   const ShmPeers::Options options{.rank = job.rank, .ranks = job.ranks, .timeout = job.timeout};
   auto collective = std::make_unique<ShmCollective>(std::move(*control), options);
   try {
-    collective->complete_meeting();
+    collective->complete_setup();
   } catch (const CollectiveError& error) {
     // A rank died or was late while we met: an error of the start, like those of the exchange.
     return Error(ErrorCode::kUnavailable, error.what());

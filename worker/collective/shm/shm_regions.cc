@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "worker/collective/shm/shm_meeting.h"
+#include "worker/collective/shm/shm_setup.h"
 
 namespace ddprun::worker {
 namespace {

@@ -13,7 +13,7 @@
 #include "worker/collective/core/parts.h"
 #include "worker/collective/core/reached.h"
 #include "worker/collective/core/split.h"
-#include "worker/collective/tcp/tcp_meeting.h"
+#include "worker/collective/tcp/tcp_connect.h"
 #include "worker/collective/tcp/tcp_memory.h"
 #include "worker/collective/tcp/tcp_peers.h"
 #include "worker/collective/tcp/tcp_scratch.h"
@@ -23,10 +23,10 @@ namespace {
 
 class MeshCollective final : public TcpCollective {
  public:
-  MeshCollective(TcpMeeting meeting, TcpJob job)
+  MeshCollective(TcpConnections connected, TcpJob job)
       : job_(std::move(job)),
         peers_(
-            std::move(meeting.links), std::move(meeting.hosts),
+            std::move(connected.links), std::move(connected.hosts),
             {.place = {static_cast<std::size_t>(job_.rank), static_cast<std::size_t>(job_.ranks)},
              .timeout = job_.timeout}) {}
 
@@ -250,9 +250,9 @@ void MeshCollective::reset() {
 
 Result<std::unique_ptr<TcpCollective>> join_tcp(const TcpJob& job, Exchange& exchange) {
   DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
-  auto meeting = meet_over_tcp(job, exchange);
-  if (!meeting) return meeting.error();
-  auto collective = std::make_unique<MeshCollective>(std::move(*meeting), job);
+  auto connected = tcp_connect(job, exchange);
+  if (!connected) return connected.error();
+  auto collective = std::make_unique<MeshCollective>(std::move(*connected), job);
   try {
     collective->barrier();
   } catch (const CollectiveError& error) {

@@ -1,6 +1,6 @@
 // The frames that travel on a connection between two ranks. A frame is a head and a body of
 // `bytes`. An operation is one kBegin frame and then its data, in kData frames. All ranks run the
-// same build on x86-64, and say so when they meet (tcp_meeting.h). So plain structs are their own
+// same build on x86-64, and say so when they meet (tcp_connect.h). So plain structs are their own
 // format.
 #pragma once
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tests/worker/collective/tcp/tcp_ranks.h"
-#include "worker/collective/tcp/tcp_meeting.h"
+#include "worker/collective/tcp/tcp_connect.h"
 
 namespace ddprun::worker {
 namespace {
@@ -309,7 +309,7 @@ std::string forged_hello() {
   return hello;
 }
 
-TEST(TcpMeeting, UnauthenticatedPeersAreNoRanks) {
+TEST(TcpConnect, UnauthenticatedPeersAreNoRanks) {
   for (const std::string& words :
        {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(200, 'x'),
         std::string("DDPTCP01") + std::string(24, '\0'), forged_hello()}) {
@@ -341,7 +341,7 @@ class WrongExchange final : public Exchange {
   Exchange& real_;
 };
 
-TEST(TcpMeeting, ARankThatCannotBeReachedIsNamed) {
+TEST(TcpConnect, ARankThatCannotBeReachedIsNamed) {
   auto options = tcp_ranks(2);
   options.join = [](int rank, const RanksOptions& all,
                     Exchange& exchange) -> Result<std::unique_ptr<Collective>> {
@@ -361,7 +361,7 @@ TEST(TcpMeeting, ARankThatCannotBeReachedIsNamed) {
 }
 
 // Ranks 1 and 2 find each other, and rank 2 does not reach rank 0. The others hear of it at once.
-TEST(TcpMeeting, ARankThatGivesUpEndsTheMeetingOfAll) {
+TEST(TcpConnect, ARankThatGivesUpEndsTheSetupOfAll) {
   auto options = tcp_ranks(3);
   options.timeout = 600s;
   options.join = [](int rank, const RanksOptions& all,
@@ -379,7 +379,7 @@ TEST(TcpMeeting, ARankThatGivesUpEndsTheMeetingOfAll) {
   run_ranks(options, [](Collective& /*ranks*/) {});
 }
 
-TEST(TcpMeeting, AnAddressOfAnotherHostIsRefusedOnAllRanks) {
+TEST(TcpConnect, AnAddressOfAnotherHostIsRefusedOnAllRanks) {
   auto options = tcp_ranks(2);
   options.join = [](int rank, const RanksOptions& all,
                     Exchange& exchange) -> Result<std::unique_ptr<Collective>> {

@@ -1,4 +1,4 @@
-#include "worker/collective/shm/shm_meeting.h"
+#include "worker/collective/shm/shm_setup.h"
 
 #include <cstdint>
 
@@ -57,7 +57,7 @@ std::string name_or_failure(const Result<ShmSegment>& segment) {
   return segment ? segment->name() : kFailureMark + logged(segment.error());
 }
 
-Result<ShmSegment> meet_in_control(const ShmJob& job, Exchange& exchange) {
+Result<ShmSegment> set_up_control(const ShmJob& job, Exchange& exchange) {
   return job.rank == 0 ? create_control(job, exchange) : open_control(job, exchange);
 }
 

@@ -14,7 +14,7 @@
 
 namespace ddprun::worker {
 
-struct TcpMeeting {
+struct TcpConnections {
   std::vector<TcpLink> links;      // by rank; the own one is empty
   std::vector<std::string> hosts;  // by rank
 };
@@ -25,6 +25,6 @@ inline constexpr std::chrono::seconds kConnectLimit{60};
 
 // All ranks must call it. Errors: those of the exchange; no such own address; a rank that cannot be
 // reached, or does not come.
-Result<TcpMeeting> meet_over_tcp(const TcpJob& job, Exchange& exchange);
+Result<TcpConnections> tcp_connect(const TcpJob& job, Exchange& exchange);
 
 }  // namespace ddprun::worker

@@ -21,6 +21,6 @@ std::string name_or_failure(const Result<ShmSegment>& segment);
 
 // The control segment: rank 0 makes it, the others map it. Throws LoggedError if rank 0 cannot make
 // it. The error is of the exchange, or says that the ranks run different builds.
-Result<ShmSegment> meet_in_control(const ShmJob& job, Exchange& exchange);
+Result<ShmSegment> set_up_control(const ShmJob& job, Exchange& exchange);
 
 }  // namespace ddprun::worker

@@ -1,4 +1,4 @@
-#include "worker/collective/tcp/tcp_meeting.h"
+#include "worker/collective/tcp/tcp_connect.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -137,7 +137,7 @@ class MeshBuilder {
 
   // One that cannot be reached does not end it at once. The other ranks learn from their
   // connections with this one that it has given up.
-  Result<TcpMeeting> run() {
+  Result<TcpConnections> run() {
     for (std::size_t peer = 0; peer < rank_; ++peer)
       if (auto called = call(peer); !called) lose(peer, called.error());
     const auto end = Clock::now() + limit_;
@@ -288,14 +288,14 @@ class MeshBuilder {
     }
   }
 
-  TcpMeeting result() {
-    TcpMeeting meeting;
+  TcpConnections result() {
+    TcpConnections connected;
     for (std::size_t peer = 0; peer < cards_.size(); ++peer) {
-      meeting.hosts.push_back(cards_[peer].host);
+      connected.hosts.push_back(cards_[peer].host);
       if (peer != rank_) set_up(sockets_[peer].get());
-      meeting.links.emplace_back(std::move(sockets_[peer]));
+      connected.links.emplace_back(std::move(sockets_[peer]));
     }
-    return meeting;
+    return connected;
   }
 
   void set_up(int socket) const {
@@ -320,7 +320,7 @@ class MeshBuilder {
 
 }  // namespace
 
-Result<TcpMeeting> meet_over_tcp(const TcpJob& job, Exchange& exchange) {
+Result<TcpConnections> tcp_connect(const TcpJob& job, Exchange& exchange) {
   Card mine{.address = job.address, .host = job.host.substr(0, 64)};
   if (::getrandom(mine.secret.data(), mine.secret.size(), 0) !=
       static_cast<ssize_t>(mine.secret.size()))
