@@ -334,7 +334,7 @@ void read_scheduler(ParseContext& context) {
   give(context, FlagId::kNodeRank, std::to_string(placement.node_rank));
   if (!is_said(context, FlagId::kNnodes))
     give(context, FlagId::kNnodes, std::to_string(placement.nodes));
-  options.port_count = kMeetingPorts;
+  options.port_count = kJobPorts;
   context.is_first_node = placement.node_rank == 0;
   if (placement.node_rank == 0) options.notices.push_back(placement.notice);
 }

@@ -65,7 +65,7 @@ std::uint16_t block_of(std::optional<std::int64_t> job, std::int64_t step, std::
   const std::uint64_t number =
       job ? static_cast<std::uint64_t>(*job) * kStepsApart + static_cast<std::uint64_t>(step)
           : number_of_name(id);
-  return meeting_port_of(number);
+  return job_port_of(number);
 }
 
 // A worker of ddprun or torchrun has inherited the variables of its launcher's scheduler.

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "launcher/scheduler/scheduler_table.h"
-#include "proto/meeting_ports.h"
+#include "proto/job_ports.h"
 #include "proto/worker_env.h"
 
 namespace ddprun::launcher {
@@ -45,7 +45,7 @@ struct SchedulerFacts {
   int most_tasks = 1;
   std::string first_host{};  // of node rank 0; empty: nobody names it
   std::string id{};          // of the job, for the rendezvous; empty for one that has only hosts
-  // The first of the kMeetingPorts ports at which nodes may meet.
+  // The first of the kJobPorts ports at which nodes may meet.
   std::uint16_t first_port = 0;
   int job_nodes = 1;      // of the whole job, where the step is a part of it; 0: not said
   int cpus_per_task = 0;  // of the one task that this node has; 0: not said

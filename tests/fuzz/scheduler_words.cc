@@ -118,8 +118,8 @@ void check(const SchedulerFacts& found) {
   if (found.is_step && found.nodes > 0) DDPRUN_ASSERT(found.node_rank < found.nodes);
   if (found.id.empty()) return;
   DDPRUN_ASSERT(found.id.size() <= 128 && found.id.find('/') == std::string::npos);
-  DDPRUN_ASSERT(kFirstMeetingPort <= found.first_port);
-  DDPRUN_ASSERT(found.first_port + kMeetingPorts <= kEndOfMeetingPorts);
+  DDPRUN_ASSERT(kFirstJobPort <= found.first_port);
+  DDPRUN_ASSERT(found.first_port + kJobPorts <= kEndOfJobPorts);
 }
 
 // No way leads to a world that is smaller than asked.

@@ -14,7 +14,7 @@ TEST(Placement, NeedsNoFlagInASlurmStep) {
   EXPECT_EQ(options.node_rank, 1);
   EXPECT_EQ(options.endpoint.host, "node01");
   EXPECT_EQ(options.endpoint.port, 15000 + 37 * 8);
-  EXPECT_EQ(options.port_count, kMeetingPorts);
+  EXPECT_EQ(options.port_count, kJobPorts);
   EXPECT_EQ(options.run_id, "slurm-1.0");
   EXPECT_EQ(options.rendezvous_conf.is_host, false);
   EXPECT_TRUE(options.notices.empty() && options.warnings.empty());

@@ -219,9 +219,9 @@ TEST(SchedulerFacts, GiveEachJobPortsOfItsOwn) {
       step["SLURM_JOB_ID"] = std::to_string(job);
       step["SLURM_STEP_ID"] = std::to_string(number);
       const int port = detect(step).first_port;
-      EXPECT_GE(port, kFirstMeetingPort);
-      EXPECT_LE(port + kMeetingPorts, kEndOfMeetingPorts);
-      EXPECT_EQ((port - kFirstMeetingPort) % kMeetingPorts, 0);
+      EXPECT_GE(port, kFirstJobPort);
+      EXPECT_LE(port + kJobPorts, kEndOfJobPorts);
+      EXPECT_EQ((port - kFirstJobPort) % kJobPorts, 0);
       blocks.insert(port);
     }
   }

@@ -8,7 +8,7 @@
 
 #include "base/numbers.h"
 #include "proto/host_list.h"
-#include "proto/meeting_ports.h"
+#include "proto/job_ports.h"
 
 namespace ddprun::worker {
 namespace {
@@ -190,7 +190,7 @@ class WorldReader {
       if (name.empty()) name = text(allocation);
     if (by_parent) name += fmt::format("parent-{}", parent);
     world_.run_id = fmt::format("{}-{}", starter_.name, name);
-    world_.master_port = meeting_port_of(number_of_name(world_.run_id));
+    world_.master_port = job_port_of(number_of_name(world_.run_id));
   }
 
   const Starter& starter_;

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/blocking_wait.h"
-#include "proto/meeting_ports.h"
+#include "proto/job_ports.h"
 #include "store/client.h"
 #include "store/server.h"
 
@@ -43,12 +43,12 @@ class Served final : public OwnStore {
   std::thread thread_;
 };
 
-Result<std::unique_ptr<OwnStore>> serve_meeting_port(WorkerEnv& world) {
+Result<std::unique_ptr<OwnStore>> serve_job_port(WorkerEnv& world) {
   auto store = std::make_unique<Served>();
   // Other hosts may know this one under another address.
   const std::string address = world.master_addr == "127.0.0.1" ? world.master_addr : "::";
   std::optional<Error> last;
-  for (int next = 0; next < kMeetingPorts; ++next) {
+  for (int next = 0; next < kJobPorts; ++next) {
     auto acceptor = bind_listener(store->loop(), address, port_number(world, next), "port");
     if (!acceptor) {
       last = acceptor.error();
@@ -81,13 +81,13 @@ Result<std::unique_ptr<OwnStore>> find(WorkerEnv& world, std::chrono::seconds li
   BlockingWait wait;
   std::string why;
   while (std::chrono::steady_clock::now() < end) {
-    for (int next = 0; next < kMeetingPorts; ++next) {
+    for (int next = 0; next < kJobPorts; ++next) {
       if (auto wrong = is_not_store_of(world, port_number(world, next))) {
         if (next == 0) why = wrong->message();
         wait.tell([&] {
           return fmt::format("rank {} looks for the store of rank 0 at {}, ports {} to {}: {}",
                              world.rank, world.master_addr, world.master_port,
-                             port_number(world, kMeetingPorts - 1), why);
+                             port_number(world, kJobPorts - 1), why);
         });
         continue;
       }
@@ -99,14 +99,14 @@ Result<std::unique_ptr<OwnStore>> find(WorkerEnv& world, std::chrono::seconds li
       ErrorCode::kTimedOut,
       fmt::format("rank 0 serves no store at {}, ports {} to {}, in {} s: is {} the host of "
                   "rank 0? Start the program with ddprun, or name that host in MASTER_ADDR",
-                  world.master_addr, world.master_port, port_number(world, kMeetingPorts - 1),
+                  world.master_addr, world.master_port, port_number(world, kJobPorts - 1),
                   limit.count(), world.master_addr));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<OwnStore>> OwnStore::open(WorkerEnv& world, std::chrono::seconds limit) {
-  return world.rank == 0 ? serve_meeting_port(world) : find(world, limit);
+  return world.rank == 0 ? serve_job_port(world) : find(world, limit);
 }
 
 Result<std::unique_ptr<OwnStore>> OwnStore::serve(WorkerEnv& world) {

@@ -13,7 +13,7 @@ namespace ddprun::worker {
 
 class OwnStore {
  public:
-  // The job's ports are kMeetingPorts from world.master_port on. Rank 0 takes the first free one;
+  // The job's ports are kJobPorts from world.master_port on. Rank 0 takes the first free one;
   // the others try them until they find the store of this very job. Sets world.master_port to the
   // port. Errors: kUnavailable, all are taken; kTimedOut, no store of the job was found.
   static Result<std::unique_ptr<OwnStore>> open(WorkerEnv& world, std::chrono::seconds limit);

@@ -10,14 +10,14 @@
 
 namespace ddprun {
 
-inline constexpr int kMeetingPorts = 8;
-inline constexpr std::uint16_t kFirstMeetingPort = 15000;
-inline constexpr std::uint16_t kEndOfMeetingPorts = 29000;  // torchrun's ports lie behind
+inline constexpr int kJobPorts = 8;
+inline constexpr std::uint16_t kFirstJobPort = 15000;
+inline constexpr std::uint16_t kEndOfJobPorts = 29000;  // torchrun's ports lie behind
 
-// The first of the kMeetingPorts ports of the job that has this number.
-inline std::uint16_t meeting_port_of(std::uint64_t number) {
-  constexpr std::uint64_t kBlocks = (kEndOfMeetingPorts - kFirstMeetingPort) / kMeetingPorts;
-  return static_cast<std::uint16_t>(kFirstMeetingPort + number % kBlocks * kMeetingPorts);
+// The first of the kJobPorts ports of the job that has this number.
+inline std::uint16_t job_port_of(std::uint64_t number) {
+  constexpr std::uint64_t kBlocks = (kEndOfJobPorts - kFirstJobPort) / kJobPorts;
+  return static_cast<std::uint16_t>(kFirstJobPort + number % kBlocks * kJobPorts);
 }
 
 // A job's number where it has only a name. FNV-1a: the same on every node.
