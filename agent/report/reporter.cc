@@ -74,7 +74,7 @@ void Reporter::show_waiting() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
   if (!notices_.shows_waiting() || plan.max_nodes == 1) {
     wait_.begin([this](std::chrono::seconds waited) {
-      return notices_.still_waiting(meeting_place(), waited, sources_.wait_status(), no_host());
+      return notices_.still_waiting(rendezvous_place(), waited, sources_.wait_status(), no_host());
     });
     return;
   }
@@ -82,7 +82,7 @@ void Reporter::show_waiting() {
   waiting_timer_.async_wait([this](boost::system::error_code cancelled) {
     // The phase is asked too: a timer that has expired can no longer be cancelled.
     if (cancelled || sources_.lifecycle.phase() != Phase::kJoining) return;
-    say(notices_.waiting(meeting_place(),
+    say(notices_.waiting(rendezvous_place(),
                          std::chrono::duration_cast<std::chrono::seconds>(now() - joining_since_),
                          sources_.wait_status(), no_host()));
     show_waiting();
@@ -95,7 +95,7 @@ NoHost Reporter::no_host() const {
   return {std::chrono::ceil<std::chrono::seconds>(it.ends - now()), std::move(it.why)};
 }
 
-std::string Reporter::meeting_place() const {
+std::string Reporter::rendezvous_place() const {
   const RendezvousPlan& plan = sources_.config.rendezvous;
   if (plan.kind == RendezvousPlan::Kind::kAlone) return "this host";
   if (plan.kind != RendezvousPlan::Kind::kEtcd) return fmt::format("{}:{}", plan.host, plan.port);

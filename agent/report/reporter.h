@@ -84,7 +84,7 @@ class Reporter {
  private:
   void show_waiting();
   void end_waiting();
-  std::string meeting_place() const;
+  std::string rendezvous_place() const;
   NoHost no_host() const;
   void look_for_ranks_left_alone();
   void tell_cost(const std::string& stages);

@@ -37,7 +37,7 @@ Options options_of(const Options& job) {
           .endpoint = job.endpoint,
           .port_count = job.port_count,
           .run_id = job.run_id,
-          .rendezvous_conf = conf_of_meeting(job.rendezvous_conf),
+          .rendezvous_conf = doctor_rendezvous(job.rendezvous_conf),
           .node_rank = job.node_rank,
           .local_addr = job.local_addr,
           .signals = job.signals,
@@ -92,9 +92,9 @@ void write_result(const std::string& path, bool failed) {
 
 }  // namespace
 
-RendezvousConf conf_of_meeting(RendezvousConf conf) {
+RendezvousConf doctor_rendezvous(RendezvousConf conf) {
   for (std::chrono::seconds* limit : {&conf.join_timeout, &conf.read_timeout, &conf.timeout})
-    *limit = std::min(*limit, kMeetingLimit);
+    *limit = std::min(*limit, kRendezvousLimit);
   return conf;
 }
 

@@ -15,13 +15,13 @@
 namespace ddprun::launcher {
 
 // A job may wait for hours until all nodes are there; who looks wants an answer.
-inline constexpr std::chrono::seconds kMeetingLimit{30};
+inline constexpr std::chrono::seconds kRendezvousLimit{30};
 // The job's, with no limit above that.
-RendezvousConf conf_of_meeting(RendezvousConf conf);
+RendezvousConf doctor_rendezvous(RendezvousConf conf);
 
 // Returns an exit code: 0 if no check failed. The first node prints what was found; each prints
-// that they did not meet, which they have kMeetingLimit for. `self`: host name, torch and driver of
-// this node.
+// that they did not meet, which they have kRendezvousLimit for. `self`: host name, torch and driver
+// of this node.
 int examine_between(const Options& job, Inheritance inherited, const Peer& self, bool as_json);
 
 // Whether this process is such a worker.

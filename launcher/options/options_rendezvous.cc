@@ -277,9 +277,9 @@ void give(ParseContext& context, FlagId id, const std::string& text) {
   context.given.flags[id] = {text, fmt::format("--{}={}", flag_of(id).name, text), false};
 }
 
-constexpr std::array kMeeting = {FlagId::kStandalone,   FlagId::kRdzvBackend, FlagId::kRdzvId,
-                                 FlagId::kRdzvEndpoint, FlagId::kNodeRank,    FlagId::kMasterAddr,
-                                 FlagId::kMasterPort};
+constexpr std::array kRendezvousFlags = {
+    FlagId::kStandalone, FlagId::kRdzvBackend, FlagId::kRdzvId,    FlagId::kRdzvEndpoint,
+    FlagId::kNodeRank,   FlagId::kMasterAddr,  FlagId::kMasterPort};
 
 // Whether a flag says anything of nodes: templates set PET_ variables that are empty, or switched
 // off.
@@ -294,10 +294,10 @@ bool is_said(const ParseContext& context, FlagId id) {
 // --local-addr do not count: they hold wherever nodes meet.
 PlacementQuery asked_nodes(const ParseContext& context) {
   PlacementQuery asked{.called = context.host.called};
-  const auto* const first = std::find_if(kMeeting.begin(), kMeeting.end(),
+  const auto* const first = std::find_if(kRendezvousFlags.begin(), kRendezvousFlags.end(),
                                          [&](FlagId id) { return is_said(context, id); });
-  asked.meeting = first != kMeeting.end();
-  if (asked.meeting) asked.meeting_shown = context.given.shown(*first);
+  asked.by_flags = first != kRendezvousFlags.end();
+  if (asked.by_flags) asked.flag_shown = context.given.shown(*first);
   const auto endpoint = parse_endpoint(context.given.text(FlagId::kRdzvEndpoint));
   asked.is_alone = context.given.is_on(FlagId::kStandalone) ||
                    (is_said(context, FlagId::kRdzvEndpoint) && endpoint &&
@@ -324,7 +324,7 @@ void read_scheduler(ParseContext& context) {
   }
   if (!*placed) return;
   const Placement& placement = **placed;
-  for (const FlagId id : kMeeting) context.given.flags.erase(id);
+  for (const FlagId id : kRendezvousFlags) context.given.flags.erase(id);
   const bool is_v6 = placement.host.find(':') != std::string::npos;
   give(context, FlagId::kRdzvBackend, "c10d");
   give(context, FlagId::kRdzvId, placement.id);

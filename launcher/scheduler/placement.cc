@@ -135,11 +135,11 @@ Error against_an_operator(const SchedulerFacts& found, const OperatorWords& said
 }
 
 // Without --nnodes the flags mean one node, as with torchrun: each would train alone.
-Error meeting_of_one(const SchedulerFacts& found, int nodes, const PlacementQuery& asked) {
+Error one_node_of_several(const SchedulerFacts& found, int nodes, const PlacementQuery& asked) {
   return refusal(fmt::format(
       "{} without --nnodes is a job of 1 node, and this {} has {}: type --nnodes={} beside it, or "
       "no flag that says how nodes meet; --standalone means a job on each node alone",
-      asked.meeting_shown, row_of(found.scheduler).name, counted(nodes, "node"), nodes));
+      asked.flag_shown, row_of(found.scheduler).name, counted(nodes, "node"), nodes));
 }
 
 bool fits(const SchedulerFacts& found, const PlacementQuery& asked) {
@@ -232,7 +232,7 @@ Result<MaybePlacement> place_anywhere(const SchedulerFacts& found, const Placeme
 // A line of torchrun does what it did, unless it would split a step into jobs of one node.
 Result<MaybePlacement> place_by_flags(const SchedulerFacts& found, const PlacementQuery& asked) {
   const int nodes = nodes_of_step(found);
-  if (asked.max_nodes == 0 && nodes > 1) return meeting_of_one(found, nodes, asked);
+  if (asked.max_nodes == 0 && nodes > 1) return one_node_of_several(found, nodes, asked);
   return MaybePlacement();
 }
 
@@ -252,7 +252,7 @@ Result<std::optional<Placement>> place(const SchedulerFacts& scheduler_facts,
                                        const PlacementQuery& asked) {
   // One node that is asked for by name is one node, whoever started us.
   if (asked.is_alone || asked.max_nodes == 1) return MaybePlacement();
-  if (asked.meeting) return place_by_flags(scheduler_facts, asked);
+  if (asked.by_flags) return place_by_flags(scheduler_facts, asked);
   auto placed = place_as_said(scheduler_facts, asked);
   if (placed && *placed) {
     Placement& placement = **placed;

@@ -15,10 +15,10 @@ namespace ddprun::launcher {
 
 // The flags about nodes; a PET_ variable counts as its flag.
 struct PlacementQuery {
-  bool is_alone = false;  // --standalone, or an endpoint that is this machine on every machine
-  bool meeting = false;   // a flag says how or where nodes meet, or which one this is
-  std::string meeting_shown{};  // the first of these, as it was given
-  int min_nodes = 0;            // --nnodes; 0: not given
+  bool is_alone = false;     // --standalone, or an endpoint that is this machine on every machine
+  bool by_flags = false;     // a flag says how or where nodes meet, or which one this is
+  std::string flag_shown{};  // the first of these, as it was given
+  int min_nodes = 0;         // --nnodes; 0: not given
   int max_nodes = 0;
   std::string nodes_shown{};  // `--nnodes=2`, as it was given
   std::string_view called{};  // the name that ddprun was called by

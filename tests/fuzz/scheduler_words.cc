@@ -130,7 +130,7 @@ void check(const SchedulerFacts& found, const PlacementQuery& asked) {
     return;
   }
   if (!*placed) {
-    DDPRUN_ASSERT(asked.meeting || asked.max_nodes != 0 || found.nodes <= 1 ||
+    DDPRUN_ASSERT(asked.by_flags || asked.max_nodes != 0 || found.nodes <= 1 ||
                   found.scheduler == Scheduler::kIndexedJob);
     DDPRUN_ASSERT(!found.by_operator || asked.max_nodes == 1);
     return;
@@ -144,7 +144,7 @@ void check(const SchedulerFacts& found, const PlacementQuery& asked) {
 }
 
 void read_variables(ScriptInput script) {
-  PlacementQuery asked{.meeting = false, .called = "ddprun"};
+  PlacementQuery asked{.by_flags = false, .called = "ddprun"};
   asked.max_nodes = static_cast<int>(script.choice(5));
   asked.min_nodes = std::min(asked.max_nodes, 1 + static_cast<int>(script.choice(3)));
   asked.nodes_shown = fmt::format("--nnodes={}:{}", asked.min_nodes, asked.max_nodes);

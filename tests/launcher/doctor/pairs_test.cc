@@ -127,13 +127,13 @@ TEST(Peers, HaveTimeForAllPairs) {
 }
 
 TEST(Between, WaitsForNobodyAsLongAsAJobMay) {
-  const RendezvousConf usual = conf_of_meeting({});
-  EXPECT_EQ(usual.join_timeout, kMeetingLimit);
-  EXPECT_EQ(usual.read_timeout, kMeetingLimit);
-  EXPECT_EQ(usual.timeout, kMeetingLimit);
+  const RendezvousConf usual = doctor_rendezvous({});
+  EXPECT_EQ(usual.join_timeout, kRendezvousLimit);
+  EXPECT_EQ(usual.read_timeout, kRendezvousLimit);
+  EXPECT_EQ(usual.timeout, kRendezvousLimit);
   RendezvousConf quick;
   quick.join_timeout = quick.read_timeout = quick.timeout = std::chrono::seconds(1);
-  EXPECT_EQ(conf_of_meeting(quick), quick);
+  EXPECT_EQ(doctor_rendezvous(quick), quick);
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ TEST(Placement, TakesAnEmptyVariableForNone) {
   EXPECT_TRUE(bad_in("slurm_step", {"--rdzv-id=", "E"}).starts_with("2 --rdzv-id= without "));
 }
 
-TEST(Placement, RefusesAMeetingOfOneNodeInAStepOfSeveral) {
+TEST(Placement, RefusesARendezvousOfOneNodeInAStepOfSeveral) {
   EXPECT_EQ(bad_in("slurm_step", {"--rdzv-id=x", "E"}),
             "2 --rdzv-id=x without --nnodes is a job of 1 node, and this Slurm step has 2 nodes: "
             "type --nnodes=2 beside it, or no flag that says how nodes meet; --standalone means a "
