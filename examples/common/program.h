@@ -1,4 +1,4 @@
-// The common parts of the examples beside their idea: a command line, a meeting, one line for an
+// The common parts of the examples beside their idea: a command line, a start, one line for an
 // error, reports. Main thread.
 #pragma once
 

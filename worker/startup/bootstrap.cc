@@ -13,7 +13,7 @@
 #include "worker/collective/nccl/nccl_collective.h"
 #include "worker/collective/shm/shm_collective.h"
 #include "worker/startup/hosts.h"
-#include "worker/startup/init_method/file_meeting.h"
+#include "worker/startup/init_method/file_init.h"
 #include "worker/startup/init_method/file_world.h"
 #include "worker/startup/init_method/mpi_world.h"
 #include "worker/startup/init_method/own_store.h"
@@ -135,15 +135,15 @@ Result<void> meet_by_variables(Start& start, const BootstrapOptions& options) {
   return leaves_store_to_rank_0(start.env) ? meet_at_rank_0(start, options) : Result<void>();
 }
 
-Result<void> meet_by_file(Start& start, const BootstrapOptions& options, FileMeeting meeting) {
+Result<void> meet_by_file(Start& start, const BootstrapOptions& options, FileInitMethod by_file) {
   auto world = file_world({.rank = options.rank, .world_size = options.world_size}, environment,
-                          meeting.named);
+                          by_file.named);
   if (!world) return world.error();
   start.env = *world;
   start.launched = true;
   if (start.env.world_size == 1) return {};
-  meeting.timeout = options.timeout;
-  auto store = meet_at_file(start.env, meeting);
+  by_file.timeout = options.timeout;
+  auto store = meet_at_file(start.env, by_file);
   if (!store) return store.error();
   start.store = std::move(*store);
   return {};
@@ -153,13 +153,13 @@ Result<void> meet_by_method(Start& start, const BootstrapOptions& options) {
   const bool by_program = !options.init_method.empty();
   const std::string method =
       by_program ? options.init_method : environment("DDPRUN_INIT_METHOD").value_or("");
-  FileMeeting meeting;
-  meeting.named = (by_program ? "init_method=" : "DDPRUN_INIT_METHOD=") + method;
-  auto path = meeting_path(method, meeting.named);
+  FileInitMethod by_file;
+  by_file.named = (by_program ? "init_method=" : "DDPRUN_INIT_METHOD=") + method;
+  auto path = init_file_path(method, by_file.named);
   if (!path) return path.error();
   if (!*path) return meet_by_variables(start, options);
-  meeting.path = std::move(**path);
-  return meet_by_file(start, options, std::move(meeting));
+  by_file.path = std::move(**path);
+  return meet_by_file(start, options, std::move(by_file));
 }
 
 }  // namespace

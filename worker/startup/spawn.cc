@@ -39,7 +39,8 @@ constexpr int kMostNodes = kMostRanks / kMaxSpawnedRanks;
 
 // Whether the ranks meet at a file. Asked before ranks are forked: each would say the same line.
 bool meets_at_file(const SpawnOptions& options) {
-  const auto path = meeting_path(options.init_method, "spawn: init_method=" + options.init_method);
+  const auto path =
+      init_file_path(options.init_method, "spawn: init_method=" + options.init_method);
   if (!path) throw std::invalid_argument(path.error().message());
   const bool is_node = options.node_rank >= 0 && options.node_rank < options.node_count &&
                        options.node_count <= kMostNodes;

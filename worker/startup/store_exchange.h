@@ -1,5 +1,5 @@
 // An exchange over the job's store. torchrun's store outlives an attempt. If the membership
-// changes, even the restart count stays. Old keys must not be taken for new ones. So each meeting
+// changes, even the restart count stays. Old keys must not be taken for new ones. So each exchange
 // has a round of its own. It is a number that rank 0 draws when it comes, and its keys carry that.
 // A rank takes its place in the latest round, under a word that no other process has. It waits
 // until rank 0 says that all are there. If that place is another's, or a later rank 0 has ended the
@@ -48,7 +48,7 @@ class StoreExchange final : public Exchange {
       : client_(std::move(client)), options_(std::move(options)) {}
 
   // First. kTimedOut names the ranks that did not come. kUnavailable: this is rank 0, and a later
-  // one has begun another meeting. Other errors are those of store::Client.
+  // one has begun another exchange. Other errors are those of store::Client.
   Result<void> arrive() override;
   Result<void> announce(std::string_view text) override;
   Result<std::string> hear() override;

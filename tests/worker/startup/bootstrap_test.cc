@@ -232,7 +232,7 @@ TEST(Bootstrap, MeetsAfterAChangeOfTheMembership) {
 
 // Some of the ranks come, and end; then all of them come. The keys of the first ones must not
 // count.
-TEST(Bootstrap, MeetsAfterAMeetingThatWasNotFinished) {
+TEST(Bootstrap, MeetsAfterAStartThatWasNotFinished) {
   for (const auto& first : {std::vector<int>{0}, {1}, {0, 2}, {1, 2}}) {
     const ServedStore store;
     run_workers(store, first, 3, [](int /*rank*/) {
@@ -246,14 +246,14 @@ TEST(Bootstrap, MeetsAfterAMeetingThatWasNotFinished) {
   }
 }
 
-// The exchange over which NCCL meets: one announces, the others hear the text of this meeting.
-TEST(StoreExchange, TellsNothingOfAnEarlierMeeting) {
+// The exchange over which NCCL meets: one announces, the others hear the text of this exchange.
+TEST(StoreExchange, TellsNothingOfAnEarlierExchange) {
   const ServedStore store;
   int number = 0;
   for (const int world : {2, 3, 2, 2}) {
     std::vector<int> ranks(static_cast<std::size_t>(world));
     std::iota(ranks.begin(), ranks.end(), 0);
-    const std::string text = fmt::format("meeting {}", ++number);
+    const std::string text = fmt::format("exchange {}", ++number);
     run_workers(store, ranks, world, [&](int rank) {
       const WorkerEnv env{.master_addr = "127.0.0.1", .master_port = store.port()};
       auto exchange = meet_over_store(env, std::chrono::seconds(20),

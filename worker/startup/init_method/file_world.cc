@@ -67,7 +67,8 @@ Result<WorkerEnv> world_of_starter(const EnvLookup& env, std::string_view named)
 
 }  // namespace
 
-Result<std::optional<std::string>> meeting_path(std::string_view address, std::string_view named) {
+Result<std::optional<std::string>> init_file_path(std::string_view address,
+                                                  std::string_view named) {
   if (address.empty() || address == "env://") return std::optional<std::string>();
   const auto path = address.substr(address.starts_with(kScheme) ? kScheme.size() : address.size());
   const bool is_path = path.size() > 1 && path.front() == '/' && path.back() != '/';

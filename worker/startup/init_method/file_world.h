@@ -1,5 +1,5 @@
 // Who a rank is that meets the others at a shared file (`file:///PATH`), and which file that is.
-// Pure: what stands in the file is meeting_record.h.
+// Pure: what stands in the file is init_record.h.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace ddprun::worker {
 // user gave it, for messages: `DDPRUN_INIT_METHOD=file:///PATH`. kInvalidArgument: anything else,
 // such as `tcp://`, or a path that is not absolute. Also one with the `?rank=` that PyTorch would
 // read.
-Result<std::optional<std::string>> meeting_path(std::string_view address, std::string_view named);
+Result<std::optional<std::string>> init_file_path(std::string_view address, std::string_view named);
 
 // The program's own values for its rank: both or neither.
 struct RankPreference {

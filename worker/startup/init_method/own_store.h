@@ -1,5 +1,5 @@
 // The store of a job that no launcher serves: rank 0 serves it in its own process, on a thread. The
-// others find it, at one of a few ports or by a file (file_meeting.h). It is there until rank 0
+// others find it, at one of a few ports or by a file (file_init.h). It is there until rank 0
 // gives it back.
 #pragma once
 

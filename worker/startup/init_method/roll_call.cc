@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 // The value of `decided` if all ranks are there; else it holds why they never will be.
 constexpr std::string_view kAllHere = "all";
-// How long rank 0 keeps its store up for ranks that have not read how the meeting ended. One that
+// How long rank 0 keeps its store up for ranks that have not read how the start ended. One that
 // died never will.
 constexpr milliseconds kHearTime{1000};
 
@@ -29,11 +29,11 @@ milliseconds left_until(RollCall::Deadline end) {
 
 }  // namespace
 
-std::string meeting_key(const MeetingRecord& record, std::string_view name) {
-  return fmt::format("/ddprun/file_meeting/{}/{}", record.id, name);
+std::string init_key(const InitRecord& record, std::string_view name) {
+  return fmt::format("/ddprun/file_init/{}/{}", record.id, name);
 }
 
-RollCall::RollCall(store::Client client, const MeetingFile& file, MeetingRecord record, int rank)
+RollCall::RollCall(store::Client client, const InitFile& file, InitRecord record, int rank)
     : client_(std::move(client)), file_(file), record_(std::move(record)), rank_(rank) {}
 
 Result<bool> RollCall::arrive(const HostId& here) {
@@ -43,16 +43,16 @@ Result<bool> RollCall::arrive(const HostId& here) {
   if (!held) return lost(held.error());
   if (*held != text) return come_twice(mine, *held);
   has_arrived_ = true;
-  const auto count = client_.add(meeting_key(record_, "count"), 1);
+  const auto count = client_.add(init_key(record_, "count"), 1);
   if (!count) return lost(count.error());
   if (*count != record_.ranks) return true;
-  const auto decided = client_.compare_set(meeting_key(record_, "decided"), "", kAllHere);
+  const auto decided = client_.compare_set(init_key(record_, "decided"), "", kAllHere);
   if (!decided) return lost(decided.error());
   return true;
 }
 
 Result<bool> RollCall::all_here_by(Deadline until) {
-  const auto key = meeting_key(record_, "decided");
+  const auto key = init_key(record_, "decided");
   if (auto told = client_.wait(key, left_until(until)); !told) {
     if (told.error().code() == ErrorCode::kTimedOut) return false;
     return lost(told.error());
@@ -64,7 +64,7 @@ Result<bool> RollCall::all_here_by(Deadline until) {
 }
 
 Result<void> RollCall::end(ErrorCode code, const std::string& why) {
-  const auto decided = client_.compare_set(meeting_key(record_, "decided"), "", why);
+  const auto decided = client_.compare_set(init_key(record_, "decided"), "", why);
   if (!decided) return lost(decided.error());
   if (*decided == kAllHere) return boost::system::in_place_value;
   return failure(code, *decided);
@@ -111,7 +111,7 @@ Result<std::vector<HostId>> RollCall::hosts() {
 }
 
 std::string RollCall::place(int rank) const {
-  return meeting_key(record_, fmt::format("rank/{}", rank));
+  return init_key(record_, fmt::format("rank/{}", rank));
 }
 
 Result<bool> RollCall::is_there(int rank) {
@@ -120,7 +120,7 @@ Result<bool> RollCall::is_there(int rank) {
 }
 
 std::string RollCall::heard(int rank) const {
-  return meeting_key(record_, fmt::format("heard/{}", rank));
+  return init_key(record_, fmt::format("heard/{}", rank));
 }
 
 Error RollCall::lost(const Error& cause) const {
@@ -139,7 +139,7 @@ Result<bool> RollCall::come_twice(const Arrival& mine, const std::string& held) 
   return false;
 }
 
-// The error of a meeting that failed. Rank 0's store goes with rank 0, so that one stays until the
+// The error of a start that failed. Rank 0's store goes with rank 0, so that one stays until the
 // others know.
 Error RollCall::failure(ErrorCode code, const std::string& why) {
   if (rank_ == 0) {

@@ -1,4 +1,4 @@
-// The keys of ranks that meet at a file: who is there, and how the meeting ended. They stand in the
+// The keys of ranks that meet at a file: who is there, and how the start ended. They stand in the
 // store of rank 0. It ends once, with the same line for all: all ranks are there, or why they never
 // will be. Blocks the calling thread, for a bounded time. One thread at a time.
 #pragma once
@@ -10,21 +10,21 @@
 
 #include "base/result.h"
 #include "store/client.h"
-#include "worker/startup/init_method/meeting_file.h"
-#include "worker/startup/init_method/meeting_record.h"
+#include "worker/startup/init_method/init_file.h"
+#include "worker/startup/init_method/init_record.h"
 
 namespace ddprun::worker {
 
-// The key in the store of that meeting.
-std::string meeting_key(const MeetingRecord& record, std::string_view name);
+// The key in the store of that start.
+std::string init_key(const InitRecord& record, std::string_view name);
 
-// Errors of every call: rank 0 and its store are gone, or the line with which the meeting ended.
+// Errors of every call: rank 0 and its store are gone, or the line with which the start ended.
 class RollCall {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
   // `client` talks to the store of `record`. `file` must outlive this object.
-  RollCall(store::Client client, const MeetingFile& file, MeetingRecord record, int rank);
+  RollCall(store::Client client, const InitFile& file, InitRecord record, int rank);
 
   // Takes the place of this rank. False: all had met before it came, so it belongs to another run.
   Result<bool> arrive(const HostId& here);
@@ -32,7 +32,7 @@ class RollCall {
   std::string absent_text();
   // Whether all are there by `until`. An error: they never will be.
   Result<bool> all_here_by(Deadline until);
-  // Ends the meeting for all, with `why`. Success: all were there in this very moment.
+  // Ends the start for all, with `why`. Success: all were there in this very moment.
   Result<void> end(ErrorCode code, const std::string& why);
   // Ends it because this rank has waited for `timeout`; the line names who did not come.
   Result<void> end_late(std::chrono::milliseconds timeout);
@@ -50,8 +50,8 @@ class RollCall {
   void await_heard();
 
   store::Client client_;
-  const MeetingFile& file_;
-  MeetingRecord record_;
+  const InitFile& file_;
+  InitRecord record_;
   int rank_;
   bool has_arrived_ = false;
 };

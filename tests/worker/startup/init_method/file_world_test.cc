@@ -24,19 +24,19 @@ std::string refused_world(const RankPreference& preference, const Surrounding& v
 }
 
 std::string path_of(std::string_view address) {
-  const auto path = meeting_path(address, "DDPRUN_INIT_METHOD=" + std::string(address));
+  const auto path = init_file_path(address, "DDPRUN_INIT_METHOD=" + std::string(address));
   if (!path) return path.error().message();
   return path->value_or("env");
 }
 
-TEST(MeetingPath, IsThatOfAFile) {
+TEST(InitFilePath, IsThatOfAFile) {
   EXPECT_EQ(path_of("file:///shared/run 1"), "/shared/run 1");
   EXPECT_EQ(path_of("file:///m"), "/m");
   EXPECT_EQ(path_of("env://"), "env");
   EXPECT_EQ(path_of(""), "env");
 }
 
-TEST(MeetingPath, IsRefusedInOneLine) {
+TEST(InitFilePath, IsRefusedInOneLine) {
   const std::string expected =
       ": expected env:// or file:///PATH, an absolute path without ? and #";
   for (const std::string address :

@@ -24,8 +24,8 @@
 #include "store/client.h"
 #include "tests/worker/forked_ranks.h"
 #include "tests/worker/startup/try_bootstrap.h"
-#include "worker/startup/init_method/meeting_file.h"
-#include "worker/startup/init_method/meeting_record.h"
+#include "worker/startup/init_method/init_file.h"
+#include "worker/startup/init_method/init_record.h"
 
 namespace ddprun::worker {
 
@@ -132,8 +132,8 @@ class RanksAtFile : public ::testing::Test {
   }
 
   // The record that a rank 0 has put there.
-  MeetingRecord await_record() const {
-    MeetingFile file(path_, method_);
+  InitRecord await_record() const {
+    InitFile file(path_, method_);
     const auto end = std::chrono::steady_clock::now() + kSoon;
     while (std::chrono::steady_clock::now() < end) {
       const auto text = file.read().value();
@@ -145,9 +145,9 @@ class RanksAtFile : public ::testing::Test {
   }
 
   // Returns when the rank has taken its place.
-  static void await_arrival(const MeetingRecord& record, int rank) {
+  static void await_arrival(const InitRecord& record, int rank) {
     auto client = store::Client::connect("127.0.0.1", record.port, kSoon).value();
-    client.wait(fmt::format("/ddprun/file_meeting/{}/rank/{}", record.id, rank), kSoon).value();
+    client.wait(fmt::format("/ddprun/file_init/{}/rank/{}", record.id, rank), kSoon).value();
   }
 
   // Files in the folder.

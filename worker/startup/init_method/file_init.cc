@@ -1,4 +1,4 @@
-#include "worker/startup/init_method/file_meeting.h"
+#include "worker/startup/init_method/file_init.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@
 #include "base/blocking_wait.h"
 #include "base/duration.h"
 #include "store/client.h"
-#include "worker/startup/init_method/meeting_file.h"
-#include "worker/startup/init_method/meeting_record.h"
+#include "worker/startup/init_method/init_file.h"
+#include "worker/startup/init_method/init_record.h"
 #include "worker/startup/init_method/own_address.h"
 #include "worker/startup/init_method/rank_places.h"
 #include "worker/startup/init_method/roll_call.h"
@@ -44,7 +44,7 @@ struct ProbeLeader {
   std::optional<store::Client> client;  // where it is the store of the record
 };
 
-ProbeLeader probe_at(const MeetingRecord& record, const std::string& address) {
+ProbeLeader probe_at(const InitRecord& record, const std::string& address) {
   // The client itself tries a refused connection again, and an answer of nobody must be quick.
   const auto socket =
       store::BlockingSocket::connect(address, record.port, Clock::now() + kProbeTime);
@@ -54,7 +54,7 @@ ProbeLeader probe_at(const MeetingRecord& record, const std::string& address) {
   }
   auto client = store::Client::connect(address, record.port, kProbeTime);
   if (!client) return {Heard::kSilence, {}};
-  const std::array key{meeting_key(record, "served")};
+  const std::array key{init_key(record, "served")};
   const auto served = client->check(key);
   if (!served) return {Heard::kSilence, {}};
   if (!*served) return {Heard::kNobody, {}};
@@ -65,11 +65,11 @@ ProbeLeader probe_at(const MeetingRecord& record, const std::string& address) {
 // One rank that meets the others.
 class RankAtFile {
  public:
-  RankAtFile(WorkerEnv& world, const FileMeeting& meeting)
+  RankAtFile(WorkerEnv& world, const FileInitMethod& by_file)
       : world_(world),
-        timeout_(meeting.timeout),
-        end_(Clock::now() + meeting.timeout),
-        file_(meeting.path, meeting.named) {}
+        timeout_(by_file.timeout),
+        end_(Clock::now() + by_file.timeout),
+        file_(by_file.path, by_file.named) {}
 
   Result<std::unique_ptr<OwnStore>> lead();
   Result<std::unique_ptr<OwnStore>> follow();
@@ -80,7 +80,7 @@ class RankAtFile {
   Result<void> hold();
   Result<void> replace(const std::string& text);
   Result<void> meet_as_rank0(store::Client client);
-  Result<bool> join(const MeetingRecord& record);
+  Result<bool> join(const InitRecord& record);
   Result<void> place(RollCall& roll);
   std::string trace() const;
   Error rank0_absent() const;
@@ -90,9 +90,9 @@ class RankAtFile {
   milliseconds timeout_;
   Deadline end_;
   BlockingWait wait_;
-  MeetingFile file_;
+  InitFile file_;
   HostId here_ = this_host();
-  MeetingRecord record_;  // rank 0: its own; else the last one that was read, without an id before
+  InitRecord record_;  // rank 0: its own; else the last one that was read, without an id before
 };
 
 // An attempt of a job is one of its own.
@@ -192,7 +192,7 @@ Result<std::unique_ptr<OwnStore>> RankAtFile::lead() {
   if (auto described = describe(); !described) return described.error();
   auto client = store::Client::connect("127.0.0.1", world_.master_port, kRequestTime);
   if (!client) return client.error();
-  if (auto told = client->set(meeting_key(record_, "served"), "1"); !told) return told.error();
+  if (auto told = client->set(init_key(record_, "served"), "1"); !told) return told.error();
   if (auto done = client->ping(); !done) return done.error();
   if (auto held = hold(); !held) return held.error();
   const auto met = meet_as_rank0(std::move(*client));
@@ -225,7 +225,7 @@ Result<std::unique_ptr<OwnStore>> RankAtFile::follow() {
 }
 
 // False: what the file says is of another run, which is over, or which has met without this rank.
-Result<bool> RankAtFile::join(const MeetingRecord& record) {
+Result<bool> RankAtFile::join(const InitRecord& record) {
   record_ = record;
   auto probe = probe_at(record, address_from(record, here_));
   if (!probe.client) return false;
@@ -297,8 +297,8 @@ std::string RankAtFile::at_file(std::string_view what) const {
 
 }  // namespace
 
-Result<std::unique_ptr<OwnStore>> meet_at_file(WorkerEnv& world, const FileMeeting& meeting) {
-  RankAtFile rank(world, meeting);
+Result<std::unique_ptr<OwnStore>> meet_at_file(WorkerEnv& world, const FileInitMethod& by_file) {
+  RankAtFile rank(world, by_file);
   return world.rank == 0 ? rank.lead() : rank.follow();
 }
 

@@ -1,4 +1,4 @@
-#include "worker/startup/init_method/meeting_file.h"
+#include "worker/startup/init_method/init_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,14 +18,14 @@
 #include <system_error>
 #include <utility>
 
-#include "worker/startup/init_method/meeting_record.h"
+#include "worker/startup/init_method/init_record.h"
 
 namespace ddprun::worker {
 namespace {
 
 std::string text_of(int why) { return std::generic_category().message(why); }
 
-int milliseconds_until(MeetingFile::Deadline until) {
+int milliseconds_until(InitFile::Deadline until) {
   using std::chrono::milliseconds;
   const auto left = std::chrono::ceil<milliseconds>(until - std::chrono::steady_clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
@@ -63,7 +63,7 @@ std::string fresh_id() {
   return id;
 }
 
-MeetingFile::MeetingFile(std::string path, std::string named) : named_(std::move(named)) {
+InitFile::InitFile(std::string path, std::string named) : named_(std::move(named)) {
   const auto slash = path.find_last_of('/');
   folder_ = path.substr(0, std::max<std::size_t>(slash, 1));
   name_ = path.substr(slash + 1);
@@ -74,21 +74,21 @@ MeetingFile::MeetingFile(std::string path, std::string named) : named_(std::move
     watch_ = std::move(watch);
 }
 
-Error MeetingFile::error(ErrorCode code, std::string_view what) const {
+Error InitFile::error(ErrorCode code, std::string_view what) const {
   return {code, fmt::format("{}: {}", named_, what)};
 }
 
-Error MeetingFile::failed(std::string_view step, int why) const {
+Error InitFile::failed(std::string_view step, int why) const {
   return error(ErrorCode::kSystem, fmt::format("{}: {}", step, text_of(why)));
 }
 
-Error MeetingFile::unwritable(int why) const {
+Error InitFile::unwritable(int why) const {
   return failed(fmt::format("write to the folder {}", folder_), why);
 }
 
 // Anew each time. A client of NFS keeps for a while that a name is not there. It asks the server
 // again when the folder is opened (nfs(5), close-to-open).
-Result<FileHandle> MeetingFile::open_folder() const {
+Result<FileHandle> InitFile::open_folder() const {
   FileHandle folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() >= 0) return folder;
   const int why = errno;
@@ -97,15 +97,14 @@ Result<FileHandle> MeetingFile::open_folder() const {
   return failed(fmt::format("open the folder {}", folder_), why);
 }
 
-Result<void> MeetingFile::may_write() const {
+Result<void> InitFile::may_write() const {
   const auto folder = open_folder();
   if (!folder) return folder.error();
   if (::faccessat(folder->get(), ".", W_OK | X_OK, AT_EACCESS) != 0) return unwritable(errno);
   return {};
 }
 
-Result<std::optional<std::string>> MeetingFile::read_name(int folder,
-                                                          const std::string& name) const {
+Result<std::optional<std::string>> InitFile::read_name(int folder, const std::string& name) const {
   // A pipe must not make us wait, and a link may lead to somebody else's file.
   constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC;
   const FileHandle file(::openat(folder, name.c_str(), kFlags));
@@ -116,22 +115,22 @@ Result<std::optional<std::string>> MeetingFile::read_name(int folder,
   if (why == 0 && ::fstat(file.get(), &found) != 0) why = errno;
   if (why == ELOOP || why == ENXIO || (why == 0 && !S_ISREG(found.st_mode)))
     return error(ErrorCode::kInvalidArgument, "it is no regular file");
-  std::array<char, kMeetingRecordBytes + 1> bytes{};
+  std::array<char, kInitRecordBytes + 1> bytes{};
   const Got got = why == 0 ? read_all(file.get(), bytes) : Got{.why = why};
   if (got.why == ESTALE) return std::optional<std::string>();
   if (got.why != 0) return failed("read it", got.why);
   return std::optional(std::string(bytes.data(), got.size));
 }
 
-Result<std::optional<std::string>> MeetingFile::read() {
+Result<std::optional<std::string>> InitFile::read() {
   const auto folder = open_folder();
   if (!folder) return folder.error();
   return read_name(folder->get(), name_);
 }
 
 // The bytes are on the server before the name is: other hosts read all of them.
-Result<void> MeetingFile::write_new(int folder, const std::string& name,
-                                    std::string_view content) const {
+Result<void> InitFile::write_new(int folder, const std::string& name,
+                                 std::string_view content) const {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   const FileHandle file(::openat(folder, name.c_str(), kFlags, 0600));
   if (file.get() < 0) return unwritable(errno);
@@ -145,7 +144,7 @@ Result<void> MeetingFile::write_new(int folder, const std::string& name,
   return {};
 }
 
-Result<bool> MeetingFile::create(std::string_view content) {
+Result<bool> InitFile::create(std::string_view content) {
   const auto folder = open_folder();
   if (!folder) return folder.error();
   const std::string beside = name_beside(name_);
@@ -169,7 +168,7 @@ Result<bool> MeetingFile::create(std::string_view content) {
   return failed("name it", why);
 }
 
-Result<bool> MeetingFile::remove(std::string_view content) {
+Result<bool> InitFile::remove(std::string_view content) {
   const auto folder = open_folder();
   if (!folder) return folder.error();
   // Looked at first, so that what is not ours is mostly never moved.
@@ -191,7 +190,7 @@ Result<bool> MeetingFile::remove(std::string_view content) {
   return is_it;
 }
 
-void MeetingFile::wait(Deadline until) {
+void InitFile::wait(Deadline until) {
   for (;;) {
     pollfd watched{watch_.get(), POLLIN, 0};  // poll(2) passes over -1, and waits
     const int ready = ::poll(&watched, 1, milliseconds_until(until));
@@ -200,7 +199,7 @@ void MeetingFile::wait(Deadline until) {
   }
 }
 
-bool MeetingFile::has_appeared() {
+bool InitFile::has_appeared() {
   alignas(inotify_event) std::array<char, 4096> bytes{};
   const auto got = ::read(watch_.get(), bytes.data(), bytes.size());
   bool appeared = false;

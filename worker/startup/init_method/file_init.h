@@ -16,7 +16,7 @@
 
 namespace ddprun::worker {
 
-struct FileMeeting {
+struct FileInitMethod {
   std::string path;  // absolute, on a file system that the hosts of all ranks share
   std::string
       named;  // how the user gave it: `init_method=file:///shared/run1`; errors begin with it
@@ -26,8 +26,8 @@ struct FileMeeting {
 // `world` has rank and world_size (above 1) and the job's name, as file_world() says. The rest is
 // found out: which ranks share a host, and where the store is. Rank 0 gets the store, the others an
 // empty one. Errors, one line each: no such folder or one that cannot be written, a file that is
-// not ours. Another meeting that goes on there, a rank that does not come in time or comes twice.
+// not ours. Another start that goes on there, a rank that does not come in time or comes twice.
 // World sizes that differ, rank 0 that is gone.
-Result<std::unique_ptr<OwnStore>> meet_at_file(WorkerEnv& world, const FileMeeting& meeting);
+Result<std::unique_ptr<OwnStore>> meet_at_file(WorkerEnv& world, const FileInitMethod& by_file);
 
 }  // namespace ddprun::worker

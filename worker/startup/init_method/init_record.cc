@@ -1,4 +1,4 @@
-#include "worker/startup/init_method/meeting_record.h"
+#include "worker/startup/init_method/init_record.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 namespace ddprun::worker {
 namespace {
 
-constexpr std::string_view kFirstLine = "ddprun-meeting 1\n";
+constexpr std::string_view kFirstLine = "ddprun-init 1\n";
 constexpr std::size_t kIdDigits = 32;
 constexpr std::size_t kMostWordBytes = 128;
 constexpr std::size_t kMostAddressBytes = 45;  // INET6_ADDRSTRLEN without its zero
@@ -77,7 +77,7 @@ class Parts {
 
 }  // namespace
 
-std::string format_record(MeetingRecord record) {
+std::string format_record(InitRecord record) {
   record.job = as_word(record.job, kMostWordBytes);
   return fmt::format(
       "{}id {}\nranks {}\njob {}\nhost {}\nhost-id {}\nprocess {}\naddress {}\nport {}\n",
@@ -85,10 +85,10 @@ std::string format_record(MeetingRecord record) {
       record.process, record.address, record.port);
 }
 
-std::optional<MeetingRecord> parse_record(std::string_view text) {
-  if (text.size() > kMeetingRecordBytes || !text.starts_with(kFirstLine)) return std::nullopt;
+std::optional<InitRecord> parse_record(std::string_view text) {
+  if (text.size() > kInitRecordBytes || !text.starts_with(kFirstLine)) return std::nullopt;
   Parts parts(text.substr(kFirstLine.size()));
-  MeetingRecord record;
+  InitRecord record;
   record.id = parts.id("id ", '\n');
   record.ranks = parts.number("ranks ", '\n', kMostRanks);
   record.job = parts.word("job ", '\n');
@@ -101,7 +101,7 @@ std::optional<MeetingRecord> parse_record(std::string_view text) {
   return parts.at_end() ? std::optional(record) : std::nullopt;
 }
 
-std::string rank0_of(const MeetingRecord& record) {
+std::string rank0_of(const InitRecord& record) {
   return fmt::format("process {} on {}", record.process, record.host.name);
 }
 
@@ -120,11 +120,11 @@ std::optional<Arrival> parse_arrival(std::string_view text) {
   return parts.at_end() ? std::optional(arrival) : std::nullopt;
 }
 
-std::string address_from(const MeetingRecord& record, const HostId& here) {
+std::string address_from(const InitRecord& record, const HostId& here) {
   return record.host == here ? "127.0.0.1" : record.address;
 }
 
-Earlier judge_earlier(const MeetingRecord& record, const HostId& here, bool lives, Heard heard) {
+Earlier judge_earlier(const InitRecord& record, const HostId& here, bool lives, Heard heard) {
   if (heard == Heard::kItsStore) return Earlier::kRuns;
   if (record.host == here) {
     const bool is_over = !lives || heard == Heard::kNobody;

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "tests/worker/startup/init_method/ranks_at_file.h"
-#include "worker/startup/init_method/file_meeting.h"
+#include "worker/startup/init_method/file_init.h"
 
 namespace ddprun::worker {
 namespace {
@@ -20,7 +20,7 @@ TEST_F(RanksThatFail, SayThatRank0DidNotCome) {
 
 TEST_F(RanksThatFail, SayWhoLeftTheFileWhereRank0DidNotCome) {
   RankProcess killed = start(0, 2);
-  const MeetingRecord record = await_record();
+  const InitRecord record = await_record();
   killed.signal(SIGKILL);
   killed.said();
   EXPECT_EQ(start(1, 2, seconds(1)).said(),
@@ -45,7 +45,7 @@ TEST_F(RanksThatFail, SayWhoDidNotCome) {
 TEST_F(RanksThatFail, EndWhereRank0IsKilled) {
   RankProcess rank0 = start(0, 3, seconds(600));
   RankProcess rank1 = start(1, 3, seconds(600));
-  const MeetingRecord record = await_record();
+  const InitRecord record = await_record();
   await_arrival(record, 1);
   rank0.signal(SIGKILL);
   const std::string said = rank1.said();
@@ -79,7 +79,7 @@ TEST_F(RanksThatFail, AllEndWhereWorldSizesDiffer) {
 
 TEST_F(RanksThatFail, OfASecondJobAreRefused) {
   RankProcess rank0 = start(0, 2);
-  const MeetingRecord record = await_record();
+  const InitRecord record = await_record();
   EXPECT_EQ(start(0, 4, seconds(600)).said(), line("two jobs use it at once, or two ranks 0: " +
                                                    rank0_of(record) + " meets 2 ranks there"));
   // The first goes on.
@@ -98,7 +98,7 @@ TEST_F(RanksThatFail, OfAJobWithAnotherNameDisturbNobody) {
     });
   };
   RankProcess rank0 = of_job(0, "one");
-  const MeetingRecord record = await_record();
+  const InitRecord record = await_record();
   EXPECT_EQ(of_job(1, "other").said(), line("two jobs use it at once: " + rank0_of(record) +
                                             " is of job one.0, this rank 1 of job other.0"));
   RankProcess rank1 = of_job(1, "one");
@@ -109,7 +109,7 @@ TEST_F(RanksThatFail, OfAJobWithAnotherNameDisturbNobody) {
 // It may be stopped, or its host cut off: whether it is over only the user knows.
 TEST_F(RanksThatFail, LeaveAFileAloneWhoseRank0IsSilent) {
   RankProcess stopped = start(0, 2);
-  const MeetingRecord record = await_record();
+  const InitRecord record = await_record();
   // Before that it may still have a second file there.
   await_arrival(record, 0);
   stopped.stop();
@@ -143,10 +143,10 @@ TEST_F(RanksThatFail, RefuseAFileThatIsNotTheirs) {
   }
 }
 
-// Something listens where the record says, and it is no store of this meeting.
+// Something listens where the record says, and it is no store of this start.
 TEST_F(RanksThatFail, DoNotJoinAnotherStore) {
   RankProcess other = start(0, 2);
-  MeetingRecord record = await_record();
+  InitRecord record = await_record();
   record.id = fresh_id();
   const std::filesystem::path path = folder_ / "elsewhere";
   std::ofstream(path) << format_record(record);
@@ -164,9 +164,9 @@ TEST_F(RanksThatFail, SayThatTheFolderIsMissingOrClosed) {
               "init_method=file:///no/such/folder: there is no folder /no/such");
   }
   BootstrapOptions closed = options(0, 2);
-  closed.init_method = "file:///proc/ddprun-meeting";
+  closed.init_method = "file:///proc/ddprun-init";
   const std::string said = RankProcess([&] { return meet(closed); }).said();
-  EXPECT_EQ(said.find("init_method=file:///proc/ddprun-meeting: write to the folder /proc: "), 0)
+  EXPECT_EQ(said.find("init_method=file:///proc/ddprun-init: write to the folder /proc: "), 0)
       << said;
 }
 

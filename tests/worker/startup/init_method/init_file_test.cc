@@ -1,4 +1,4 @@
-#include "worker/startup/init_method/meeting_file.h"
+#include "worker/startup/init_method/init_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -15,28 +15,28 @@
 #include <string>
 #include <vector>
 
-#include "worker/startup/init_method/meeting_record.h"
+#include "worker/startup/init_method/init_record.h"
 
 namespace ddprun::worker {
 namespace {
 
-class MeetingFileTest : public ::testing::Test {
+class InitFileTest : public ::testing::Test {
  protected:
-  MeetingFileTest() {
-    std::string pattern = "/tmp/ddprun-meeting-XXXXXX";
+  InitFileTest() {
+    std::string pattern = "/tmp/ddprun-init-XXXXXX";
     EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
   }
-  ~MeetingFileTest() override { std::filesystem::remove_all(folder_); }
+  ~InitFileTest() override { std::filesystem::remove_all(folder_); }
 
   std::string path() const { return folder_ / "file"; }
-  MeetingFile file() const { return {path(), "init_method=file://" + path()}; }
+  InitFile file() const { return {path(), "init_method=file://" + path()}; }
   void write(const std::string& text) const { std::ofstream(path(), std::ios::binary) << text; }
   std::ptrdiff_t names() const {
     return std::distance(std::filesystem::directory_iterator(folder_),
                          std::filesystem::directory_iterator());
   }
-  std::string refusal_of(MeetingFile& file) const {
+  std::string refusal_of(InitFile& file) const {
     const auto read = file.read();
     return read ? "read" : read.error().message();
   }
@@ -73,9 +73,9 @@ int how_many(int count, const std::function<bool(int)>& body) {
   return yes;
 }
 
-TEST_F(MeetingFileTest, HoldsWhatTheFirstPutThere) {
-  MeetingFile one = file();
-  MeetingFile other = file();
+TEST_F(InitFileTest, HoldsWhatTheFirstPutThere) {
+  InitFile one = file();
+  InitFile other = file();
   EXPECT_EQ(one.read().value(), std::nullopt);
   EXPECT_TRUE(one.create("mine").value());
   EXPECT_FALSE(other.create("theirs").value());
@@ -83,8 +83,8 @@ TEST_F(MeetingFileTest, HoldsWhatTheFirstPutThere) {
   EXPECT_EQ(names(), 1);
 }
 
-TEST_F(MeetingFileTest, TakesAwayOnlyWhatIsNamed) {
-  MeetingFile one = file();
+TEST_F(InitFileTest, TakesAwayOnlyWhatIsNamed) {
+  InitFile one = file();
   EXPECT_TRUE(one.create("mine").value());
   EXPECT_FALSE(one.remove("theirs").value());
   EXPECT_EQ(one.read().value(), "mine");
@@ -94,31 +94,31 @@ TEST_F(MeetingFileTest, TakesAwayOnlyWhatIsNamed) {
   EXPECT_EQ(names(), 0);
 }
 
-TEST_F(MeetingFileTest, IsNobodyElsesToRead) {
-  MeetingFile one = file();
+TEST_F(InitFileTest, IsNobodyElsesToRead) {
+  InitFile one = file();
   EXPECT_TRUE(one.create("mine").value());
   struct stat found {};
   ASSERT_EQ(::stat(path().c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 0077u, 0u);
 }
 
-TEST_F(MeetingFileTest, ReadsNoMoreThanARecordAndOneByte) {
+TEST_F(InitFileTest, ReadsNoMoreThanARecordAndOneByte) {
   write(std::string(10'000'000, 'x'));
-  MeetingFile one = file();
-  EXPECT_EQ(one.read().value()->size(), kMeetingRecordBytes + 1);
+  InitFile one = file();
+  EXPECT_EQ(one.read().value()->size(), kInitRecordBytes + 1);
   write("");
   EXPECT_EQ(one.read().value(), "");
 }
 
-TEST_F(MeetingFileTest, IsOneOfManyThatCreateAtOnce) {
+TEST_F(InitFileTest, IsOneOfManyThatCreateAtOnce) {
   for (int round = 0; round < 20; ++round) {
     EXPECT_EQ(how_many(6,
                        [this](int number) {
-                         MeetingFile mine = file();
+                         InitFile mine = file();
                          return mine.create(std::to_string(number)).value();
                        }),
               1);
-    MeetingFile left = file();
+    InitFile left = file();
     EXPECT_TRUE(left.remove(left.read().value().value()).value());
     EXPECT_EQ(names(), 0);
   }
@@ -127,15 +127,15 @@ TEST_F(MeetingFileTest, IsOneOfManyThatCreateAtOnce) {
 // One of them may put its own there in the very moment in which another takes the old one away.
 // Then a third may come between, and the first finds out when it looks again. So one of them is
 // there.
-TEST_F(MeetingFileTest, IsReplacedByOneOfManyThatFindAStaleOne) {
+TEST_F(InitFileTest, IsReplacedByOneOfManyThatFindAStaleOne) {
   for (int round = 0; round < 20; ++round) {
     write("stale");
     const int held = how_many(6, [this](int number) {
-      MeetingFile mine = file();
+      InitFile mine = file();
       return mine.remove("stale").has_value() && mine.create(std::to_string(number)).value();
     });
     EXPECT_GE(held, 1);
-    MeetingFile left = file();
+    InitFile left = file();
     const std::string text = left.read().value().value();
     EXPECT_NE(text, "stale");
     EXPECT_EQ(names(), 1);
@@ -143,16 +143,16 @@ TEST_F(MeetingFileTest, IsReplacedByOneOfManyThatFindAStaleOne) {
   }
 }
 
-TEST_F(MeetingFileTest, EndsAWaitWhenItAppears) {
-  MeetingFile one = file();
+TEST_F(InitFileTest, EndsAWaitWhenItAppears) {
+  InitFile one = file();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(40);
   const auto waits = [&](int number) {
     if (number == 0) {
       std::ofstream(folder_ / "another") << "is no reason to wake up";
-      MeetingFile theirs = file();
+      InitFile theirs = file();
       return !theirs.create("theirs").value();
     }
-    MeetingFile mine = file();
+    InitFile mine = file();
     // It may be there already: that is not announced.
     if (mine.read().value()) return true;
     mine.wait(deadline);
@@ -165,10 +165,10 @@ TEST_F(MeetingFileTest, EndsAWaitWhenItAppears) {
   EXPECT_GE(std::chrono::steady_clock::now(), soon);
 }
 
-TEST_F(MeetingFileTest, IsARegularFile) {
+TEST_F(InitFileTest, IsARegularFile) {
   const std::string expected = "init_method=file://" + path() + ": it is no regular file";
   std::filesystem::create_directory(path());
-  MeetingFile one = file();
+  InitFile one = file();
   EXPECT_EQ(refusal_of(one), expected);
   std::filesystem::remove(path());
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
@@ -178,16 +178,16 @@ TEST_F(MeetingFileTest, IsARegularFile) {
   EXPECT_EQ(refusal_of(one), expected);
 }
 
-TEST_F(MeetingFileTest, SaysWhatIsWrongWithTheFolder) {
+TEST_F(InitFileTest, SaysWhatIsWrongWithTheFolder) {
   const std::string named = "init_method=file:///x: ";
-  MeetingFile nowhere(folder_ / "no" / "file", "init_method=file:///x");
+  InitFile nowhere(folder_ / "no" / "file", "init_method=file:///x");
   EXPECT_EQ(refusal_of(nowhere), named + "there is no folder " + (folder_ / "no").string());
   EXPECT_FALSE(nowhere.create("mine"));
   write("a file");
-  MeetingFile below_a_file(folder_ / "file" / "file", "init_method=file:///x");
+  InitFile below_a_file(folder_ / "file" / "file", "init_method=file:///x");
   EXPECT_EQ(refusal_of(below_a_file), named + "there is no folder " + path());
   // Nobody makes files there, root neither.
-  MeetingFile in_proc("/proc/ddprun-meeting", "init_method=file:///x");
+  InitFile in_proc("/proc/ddprun-init", "init_method=file:///x");
   const auto made = in_proc.create("mine");
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().message().find(named + "write to the folder /proc: "), 0)

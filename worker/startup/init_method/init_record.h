@@ -1,5 +1,5 @@
 // The records of ranks that meet at a shared file, and the conclusion from them. Rank 0 serves a
-// store and puts a MeetingRecord into the file; each rank leaves an Arrival in that store. Both
+// store and puts a InitRecord into the file; each rank leaves an Arrival in that store. Both
 // come from whoever can write there: what is not exactly as we write it is refused. Pure.
 #pragma once
 
@@ -14,11 +14,11 @@
 namespace ddprun::worker {
 
 // Bytes; a longer file is not ours.
-inline constexpr std::size_t kMeetingRecordBytes = 1024;
+inline constexpr std::size_t kInitRecordBytes = 1024;
 
-// Whose meeting it is, and where its store listens.
-struct MeetingRecord {
-  std::string id;  // 32 hex digits, of this meeting alone
+// Whose start it is, and where its store listens.
+struct InitRecord {
+  std::string id;  // 32 hex digits, of this start alone
   int ranks = 0;
   std::string job;      // what its starter calls the job, one word; empty: it has no name
   HostId host;          // of rank 0
@@ -26,16 +26,16 @@ struct MeetingRecord {
   std::string address;  // numeric; loopback where the host has no other
   std::uint16_t port = 0;
 
-  bool operator==(const MeetingRecord&) const = default;
+  bool operator==(const InitRecord&) const = default;
 };
 
 // Lines of a name and a value, in a fixed order. `record.job` may be any text: what of it is no
 // word is replaced.
-std::string format_record(MeetingRecord record);
-std::optional<MeetingRecord> parse_record(std::string_view text);
+std::string format_record(InitRecord record);
+std::optional<InitRecord> parse_record(std::string_view text);
 
 // `process 17 on n1`.
-std::string rank0_of(const MeetingRecord& record);
+std::string rank0_of(const InitRecord& record);
 
 // The record of one process that comes as a rank.
 struct Arrival {
@@ -51,20 +51,20 @@ std::optional<Arrival> parse_arrival(std::string_view text);
 
 // The answer of the store that a record names.
 enum class Heard {
-  kItsStore,  // the store of this very meeting answers
-  kNobody,    // nobody listens, the host cannot be reached, or the store of another meeting answers
+  kItsStore,  // the store of this very start answers
+  kNobody,    // nobody listens, the host cannot be reached, or the store of another start answers
   kSilence,   // something took the connection, or nothing refused it, and no answer came
 };
 
 // Returns the address at which a process on `here` probes: loopback on rank 0's own host, where it
 // always listens.
-std::string address_from(const MeetingRecord& record, const HostId& here);
+std::string address_from(const InitRecord& record, const HostId& here);
 
-// Whether the meeting of a record that rank 0 finds is going on.
+// Whether the start of a record that rank 0 finds is going on.
 enum class Earlier { kRuns, kOver, kUnknown };
 
 // `lives`: the record's process is there, which is known on its own host alone.
-Earlier judge_earlier(const MeetingRecord& record, const HostId& here, bool lives, Heard heard);
+Earlier judge_earlier(const InitRecord& record, const HostId& here, bool lives, Heard heard);
 
 // Whether two names of jobs are those of two jobs. One that is empty says nothing.
 bool are_two_jobs(std::string_view one, std::string_view other);

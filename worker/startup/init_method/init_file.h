@@ -17,19 +17,19 @@ namespace ddprun::worker {
 // 32 hex digits that no other process has.
 std::string fresh_id();
 
-class MeetingFile {
+class InitFile {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
   // `path` is absolute. `named` is how the user gave it; each error begins with it. Touches nothing
   // yet.
-  MeetingFile(std::string path, std::string named);
+  InitFile(std::string path, std::string named);
 
   // Whether this process may make files in the folder; an error says why not. All ranks ask, so
   // that those do not wait whose rank 0 cannot write.
   Result<void> may_write() const;
 
-  // Nothing: it is not there. Reads kMeetingRecordBytes and one byte more at most. Errors: no such
+  // Nothing: it is not there. Reads kInitRecordBytes and one byte more at most. Errors: no such
   // folder, it is no regular file, it cannot be read.
   Result<std::optional<std::string>> read();
 

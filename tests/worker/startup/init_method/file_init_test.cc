@@ -1,5 +1,5 @@
 // Ranks that meet at a file.
-#include "worker/startup/init_method/file_meeting.h"
+#include "worker/startup/init_method/file_init.h"
 
 #include <ddprun/spawn.h>
 #include <fmt/format.h>
@@ -153,7 +153,7 @@ TEST_F(RanksAtFile, MeetWhereAnEmptyFileIs) {
 
 // A rank 0 that is killed before it has named its file leaves this.
 TEST_F(RanksAtFile, MeetBesideAFileWithoutItsName) {
-  std::ofstream(path_.string() + "." + fresh_id()) << "ddprun-meeting 1\n";
+  std::ofstream(path_.string() + "." + fresh_id()) << "ddprun-init 1\n";
   expect_met(start_all(2));
   EXPECT_EQ(left(), 1);
 }

@@ -1,4 +1,4 @@
-#include "worker/startup/init_method/meeting_record.h"
+#include "worker/startup/init_method/init_record.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ const std::string kSomeId = "f123456789abcdef0123456789abcdef";
 const HostId kHere{.name = "n1", .id = "boot/pid:[1]/net:[2]"};
 const HostId kElsewhere{.name = "n2", .id = "boot/pid:[1]/net:[2]"};
 
-MeetingRecord some_record() {
+InitRecord some_record() {
   return {.id = kSomeId,
           .ranks = 4,
           .job = "srun-9.1",
@@ -24,25 +24,25 @@ MeetingRecord some_record() {
           .port = 34567};
 }
 
-TEST(MeetingRecord, IsReadAsItWasWritten) {
-  MeetingRecord record = some_record();
+TEST(InitRecord, IsReadAsItWasWritten) {
+  InitRecord record = some_record();
   EXPECT_EQ(parse_record(format_record(record)), record);
   record.job.clear();
   record.address = "2001:db8::7";
   EXPECT_EQ(parse_record(format_record(record)), record);
-  EXPECT_LE(format_record(record).size(), kMeetingRecordBytes);
+  EXPECT_LE(format_record(record).size(), kInitRecordBytes);
 }
 
-TEST(MeetingRecord, MakesOneWordOfAJobsName) {
-  MeetingRecord record = some_record();
+TEST(InitRecord, MakesOneWordOfAJobsName) {
+  InitRecord record = some_record();
   record.job = "my job\nport 1";
   EXPECT_EQ(parse_record(format_record(record)).value().job, "my?job?port?1");
   record.job = std::string(10'000, 'x');
   EXPECT_EQ(parse_record(format_record(record)).value().job.size(), 128);
-  EXPECT_LE(format_record(record).size(), kMeetingRecordBytes);
+  EXPECT_LE(format_record(record).size(), kInitRecordBytes);
 }
 
-TEST(MeetingRecord, OfWhichAnyPartIsMissingIsNone) {
+TEST(InitRecord, OfWhichAnyPartIsMissingIsNone) {
   const std::string text = format_record(some_record());
   for (std::size_t size = 0; size < text.size(); ++size)
     EXPECT_EQ(parse_record(text.substr(0, size)), std::nullopt) << size;
@@ -51,7 +51,7 @@ TEST(MeetingRecord, OfWhichAnyPartIsMissingIsNone) {
 }
 
 // Whatever one byte becomes: no record, or one that is written as it was read.
-TEST(MeetingRecord, IsRefusedOrExactWithAnyByteChanged) {
+TEST(InitRecord, IsRefusedOrExactWithAnyByteChanged) {
   const std::string text = format_record(some_record());
   int refused = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -69,7 +69,7 @@ TEST(MeetingRecord, IsRefusedOrExactWithAnyByteChanged) {
   EXPECT_GT(refused, 1000);
 }
 
-TEST(MeetingRecord, RefusesNumbersThatMakeNoSense) {
+TEST(InitRecord, RefusesNumbersThatMakeNoSense) {
   const std::string text = format_record(some_record());
   const auto with = [&text](const std::string& line, const std::string& other) {
     std::string changed = text;
@@ -85,21 +85,21 @@ TEST(MeetingRecord, RefusesNumbersThatMakeNoSense) {
   EXPECT_FALSE(with("address 10.0.0.7", "address host.example"));
   EXPECT_FALSE(with("address 10.0.0.7", "address "));
   EXPECT_FALSE(with("id f", "id G"));
-  EXPECT_FALSE(with("ddprun-meeting 1", "ddprun-meeting 2"));
+  EXPECT_FALSE(with("ddprun-init 1", "ddprun-init 2"));
 }
 
-TEST(MeetingRecord, KnowsWhereToProbe) {
+TEST(InitRecord, KnowsWhereToProbe) {
   EXPECT_EQ(address_from(some_record(), kHere), "127.0.0.1");
   EXPECT_EQ(address_from(some_record(), kElsewhere), "10.0.0.7");
   EXPECT_EQ(rank0_of(some_record()), "process 17 on n1");
 }
 
-TEST(EarlierMeeting, RunsWhereItsStoreAnswers) {
+TEST(EarlierStart, RunsWhereItsStoreAnswers) {
   for (const HostId& here : {kHere, kElsewhere})
     EXPECT_EQ(judge_earlier(some_record(), here, true, Heard::kItsStore), Earlier::kRuns);
 }
 
-TEST(EarlierMeeting, IsOverWhereNobodyListens) {
+TEST(EarlierStart, IsOverWhereNobodyListens) {
   for (const HostId& here : {kHere, kElsewhere}) {
     for (const bool lives : {false, true})
       EXPECT_EQ(judge_earlier(some_record(), here, lives, Heard::kNobody), Earlier::kOver);
@@ -107,25 +107,25 @@ TEST(EarlierMeeting, IsOverWhereNobodyListens) {
 }
 
 // Another program may have its port by now, and wait for more than our greeting.
-TEST(EarlierMeeting, IsOverOnItsOwnHostWithoutItsProcess) {
+TEST(EarlierStart, IsOverOnItsOwnHostWithoutItsProcess) {
   EXPECT_EQ(judge_earlier(some_record(), kHere, false, Heard::kSilence), Earlier::kOver);
   EXPECT_EQ(judge_earlier(some_record(), kHere, true, Heard::kSilence), Earlier::kUnknown);
 }
 
 // A number of a process means something on its own host alone.
-TEST(EarlierMeeting, IsUnknownWhereAnotherHostIsSilent) {
+TEST(EarlierStart, IsUnknownWhereAnotherHostIsSilent) {
   for (const bool lives : {false, true})
     EXPECT_EQ(judge_earlier(some_record(), kElsewhere, lives, Heard::kSilence), Earlier::kUnknown);
 }
 
-TEST(EarlierMeeting, IsUnknownBehindAnotherHostsLoopback) {
-  MeetingRecord record = some_record();
+TEST(EarlierStart, IsUnknownBehindAnotherHostsLoopback) {
+  InitRecord record = some_record();
   record.address = "127.0.0.1";
   EXPECT_EQ(judge_earlier(record, kElsewhere, false, Heard::kNobody), Earlier::kUnknown);
   EXPECT_EQ(judge_earlier(record, kHere, false, Heard::kNobody), Earlier::kOver);
 }
 
-TEST(MeetingArrival, IsReadAsItWasWritten) {
+TEST(InitArrival, IsReadAsItWasWritten) {
   const Arrival arrival{.id = kSomeId, .process = 9, .host = kHere};
   const std::string text = format_arrival(arrival);
   EXPECT_EQ(parse_arrival(text), arrival);
@@ -134,7 +134,7 @@ TEST(MeetingArrival, IsReadAsItWasWritten) {
   EXPECT_EQ(parse_arrival(text + "x"), std::nullopt);
 }
 
-TEST(MeetingRecord, TellsTwoJobsApartWhereBothHaveNames) {
+TEST(InitRecord, TellsTwoJobsApartWhereBothHaveNames) {
   EXPECT_TRUE(are_two_jobs("srun-9.1", "srun-9.2"));
   EXPECT_FALSE(are_two_jobs("srun-9.1", "srun-9.1"));
   EXPECT_FALSE(are_two_jobs("", "srun-9.2"));
