@@ -14,11 +14,11 @@
 #include "base/blocking_wait.h"
 #include "base/duration.h"
 #include "store/client.h"
+#include "worker/startup/init_method/check_in.h"
 #include "worker/startup/init_method/init_file.h"
 #include "worker/startup/init_method/init_record.h"
 #include "worker/startup/init_method/own_address.h"
 #include "worker/startup/init_method/rank_places.h"
-#include "worker/startup/init_method/roll_call.h"
 
 namespace ddprun::worker {
 namespace {
@@ -81,7 +81,7 @@ class RankAtFile {
   Result<void> replace(const std::string& text);
   Result<void> meet_as_rank0(store::Client client);
   Result<bool> join(const InitRecord& record);
-  Result<void> place(RollCall& roll);
+  Result<void> place(CheckIn& check_in);
   std::string trace() const;
   Error rank0_absent() const;
   std::string at_file(std::string_view what) const;
@@ -168,18 +168,18 @@ Result<void> RankAtFile::replace(const std::string& text) {
 }
 
 Result<void> RankAtFile::meet_as_rank0(store::Client client) {
-  RollCall roll(std::move(client), file_, record_, world_.rank);
-  if (const auto arrived = roll.arrive(here_); !arrived) return arrived.error();
+  CheckIn check_in(std::move(client), file_, record_, world_.rank);
+  if (const auto arrived = check_in.arrive(here_); !arrived) return arrived.error();
   for (;;) {
-    const auto all_here = roll.all_here_by(std::min(end_, Clock::now() + kHoldTime));
+    const auto all_here = check_in.all_here_by(std::min(end_, Clock::now() + kHoldTime));
     if (!all_here) return all_here.error();
-    if (*all_here) return place(roll);
-    wait_.tell([&] { return at_file(roll.absent_text()); });
+    if (*all_here) return place(check_in);
+    wait_.tell([&] { return at_file(check_in.absent_text()); });
     if (Clock::now() >= end_) {
-      if (auto ended = roll.end_late(timeout_); !ended) return ended;
+      if (auto ended = check_in.end_late(timeout_); !ended) return ended;
     } else if (auto held = hold(); !held) {
       // Only this rank says what is wrong with the file.
-      const auto ended = roll.end(ErrorCode::kUnavailable, "rank 0 has lost the file");
+      const auto ended = check_in.end(ErrorCode::kUnavailable, "rank 0 has lost the file");
       if (!ended) return held;
     }
   }
@@ -234,32 +234,32 @@ Result<bool> RankAtFile::join(const InitRecord& record) {
         ErrorCode::kRejected,
         fmt::format("two jobs use it at once: {} is of job {}, this rank {} of job {}",
                     rank0_of(record), record.job, world_.rank, job()));
-  RollCall roll(std::move(*probe.client), file_, record, world_.rank);
+  CheckIn check_in(std::move(*probe.client), file_, record, world_.rank);
   if (record.ranks != world_.world_size) {
     const auto ended =
-        roll.end(ErrorCode::kInvalidArgument,
-                 fmt::format("rank {} has a world size of {}, rank 0 ({}) of {}", world_.rank,
-                             world_.world_size, rank0_of(record), record.ranks));
+        check_in.end(ErrorCode::kInvalidArgument,
+                     fmt::format("rank {} has a world size of {}, rank 0 ({}) of {}", world_.rank,
+                                 world_.world_size, rank0_of(record), record.ranks));
     if (!ended) return ended.error();
     return false;
   }
-  const auto arrived = roll.arrive(here_);
+  const auto arrived = check_in.arrive(here_);
   if (!arrived || !*arrived) return arrived;
-  auto all_here = roll.all_here_by(wait_.until(end_));
+  auto all_here = check_in.all_here_by(wait_.until(end_));
   while (all_here && !*all_here && Clock::now() < end_) {
-    wait_.tell([&] { return at_file(roll.absent_text()); });
-    all_here = roll.all_here_by(wait_.until(end_));
+    wait_.tell([&] { return at_file(check_in.absent_text()); });
+    all_here = check_in.all_here_by(wait_.until(end_));
   }
   if (!all_here) return all_here.error();
   if (!*all_here) {
-    if (auto ended = roll.end_late(timeout_); !ended) return ended.error();
+    if (auto ended = check_in.end_late(timeout_); !ended) return ended.error();
   }
-  if (auto placed = place(roll); !placed) return placed.error();
+  if (auto placed = place(check_in); !placed) return placed.error();
   return true;
 }
 
-Result<void> RankAtFile::place(RollCall& roll) {
-  const auto hosts = roll.hosts();
+Result<void> RankAtFile::place(CheckIn& check_in) {
+  const auto hosts = check_in.hosts();
   if (!hosts) return hosts.error();
   const auto places = place_ranks(*hosts);
   const RankPlace& own = places[static_cast<std::size_t>(world_.rank)];

@@ -1,4 +1,4 @@
-#include "worker/startup/init_method/roll_call.h"
+#include "worker/startup/init_method/check_in.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,7 +22,7 @@ constexpr std::string_view kAllHere = "all";
 // died never will.
 constexpr milliseconds kHearTime{1000};
 
-milliseconds left_until(RollCall::Deadline end) {
+milliseconds left_until(CheckIn::Deadline end) {
   return std::max(std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now()),
                   milliseconds(0));
 }
@@ -33,10 +33,10 @@ std::string init_key(const InitRecord& record, std::string_view name) {
   return fmt::format("/ddprun/file_init/{}/{}", record.id, name);
 }
 
-RollCall::RollCall(store::Client client, const InitFile& file, InitRecord record, int rank)
+CheckIn::CheckIn(store::Client client, const InitFile& file, InitRecord record, int rank)
     : client_(std::move(client)), file_(file), record_(std::move(record)), rank_(rank) {}
 
-Result<bool> RollCall::arrive(const HostId& here) {
+Result<bool> CheckIn::arrive(const HostId& here) {
   const Arrival mine{.id = fresh_id(), .process = ::getpid(), .host = here};
   const std::string text = format_arrival(mine);
   const auto held = client_.compare_set(place(rank_), "", text);
@@ -51,7 +51,7 @@ Result<bool> RollCall::arrive(const HostId& here) {
   return true;
 }
 
-Result<bool> RollCall::all_here_by(Deadline until) {
+Result<bool> CheckIn::all_here_by(Deadline until) {
   const auto key = init_key(record_, "decided");
   if (auto told = client_.wait(key, left_until(until)); !told) {
     if (told.error().code() == ErrorCode::kTimedOut) return false;
@@ -63,14 +63,14 @@ Result<bool> RollCall::all_here_by(Deadline until) {
   return failure(ErrorCode::kUnavailable, *decided);
 }
 
-Result<void> RollCall::end(ErrorCode code, const std::string& why) {
+Result<void> CheckIn::end(ErrorCode code, const std::string& why) {
   const auto decided = client_.compare_set(init_key(record_, "decided"), "", why);
   if (!decided) return lost(decided.error());
   if (*decided == kAllHere) return boost::system::in_place_value;
   return failure(code, *decided);
 }
 
-Result<void> RollCall::end_late(milliseconds timeout) {
+Result<void> CheckIn::end_late(milliseconds timeout) {
   const auto missing = absent();
   if (!missing) return lost(missing.error());
   const std::string waited =
@@ -80,7 +80,7 @@ Result<void> RollCall::end_late(milliseconds timeout) {
                                                fmt::join(*missing, ", "), record_.ranks));
 }
 
-Result<std::vector<int>> RollCall::absent() {
+Result<std::vector<int>> CheckIn::absent() {
   std::vector<int> absent;
   for (int rank = 0; rank < record_.ranks; ++rank) {
     const auto there = is_there(rank);
@@ -90,13 +90,13 @@ Result<std::vector<int>> RollCall::absent() {
   return absent;
 }
 
-std::string RollCall::absent_text() {
+std::string CheckIn::absent_text() {
   const auto missing = absent();
   if (!missing) return "the store of rank 0 does not answer: " + missing.error().message();
   return fmt::format("{} of {} has not come yet", named_ranks(*missing), record_.ranks);
 }
 
-Result<std::vector<HostId>> RollCall::hosts() {
+Result<std::vector<HostId>> CheckIn::hosts() {
   std::vector<std::string> places;
   for (int rank = 0; rank < record_.ranks; ++rank) places.push_back(place(rank));
   const auto texts = client_.multi_get(places);
@@ -110,25 +110,25 @@ Result<std::vector<HostId>> RollCall::hosts() {
   return all;
 }
 
-std::string RollCall::place(int rank) const {
+std::string CheckIn::place(int rank) const {
   return init_key(record_, fmt::format("rank/{}", rank));
 }
 
-Result<bool> RollCall::is_there(int rank) {
+Result<bool> CheckIn::is_there(int rank) {
   const std::array key{place(rank)};
   return client_.check(key);
 }
 
-std::string RollCall::heard(int rank) const {
+std::string CheckIn::heard(int rank) const {
   return init_key(record_, fmt::format("heard/{}", rank));
 }
 
-Error RollCall::lost(const Error& cause) const {
+Error CheckIn::lost(const Error& cause) const {
   return file_.error(ErrorCode::kUnavailable,
                      fmt::format("rank 0 ({}) is gone: {}", rank0_of(record_), cause.message()));
 }
 
-Result<bool> RollCall::come_twice(const Arrival& mine, const std::string& held) {
+Result<bool> CheckIn::come_twice(const Arrival& mine, const std::string& held) {
   const auto other = parse_arrival(held);
   const auto ended =
       end(ErrorCode::kRejected,
@@ -141,7 +141,7 @@ Result<bool> RollCall::come_twice(const Arrival& mine, const std::string& held) 
 
 // The error of a start that failed. Rank 0's store goes with rank 0, so that one stays until the
 // others know.
-Error RollCall::failure(ErrorCode code, const std::string& why) {
+Error CheckIn::failure(ErrorCode code, const std::string& why) {
   if (rank_ == 0) {
     await_heard();
   } else if (has_arrived_) {
@@ -151,7 +151,7 @@ Error RollCall::failure(ErrorCode code, const std::string& why) {
   return file_.error(code, why);
 }
 
-void RollCall::await_heard() {
+void CheckIn::await_heard() {
   std::vector<std::string> awaited;
   for (int rank = 1; rank < record_.ranks; ++rank) {
     const auto there = is_there(rank);

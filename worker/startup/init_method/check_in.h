@@ -19,12 +19,12 @@ namespace ddprun::worker {
 std::string init_key(const InitRecord& record, std::string_view name);
 
 // Errors of every call: rank 0 and its store are gone, or the line with which the start ended.
-class RollCall {
+class CheckIn {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
   // `client` talks to the store of `record`. `file` must outlive this object.
-  RollCall(store::Client client, const InitFile& file, InitRecord record, int rank);
+  CheckIn(store::Client client, const InitFile& file, InitRecord record, int rank);
 
   // Takes the place of this rank. False: all had met before it came, so it belongs to another run.
   Result<bool> arrive(const HostId& here);
