@@ -95,7 +95,7 @@ inline constexpr std::uint32_t kChunkSlots = 2;
 struct alignas(kLineBytes) Waiting {
   std::atomic<std::uint32_t> sequence;
   std::atomic<std::uint32_t> peer;       // for whom
-  std::atomic<std::uint32_t> counter;    // which one of the peer, by its place in wait_circle.cc
+  std::atomic<std::uint32_t> counter;    // which one of the peer, by its place in wait_cycle.cc
   std::atomic<std::uint32_t> target;     // of the counter
   std::atomic<std::uint32_t> operation;  // the number of the operation that waits
 };

@@ -19,7 +19,7 @@
 #include "base/duration.h"
 #include "worker/collective/core/reached.h"
 #include "worker/collective/shm/shared_cores.h"
-#include "worker/collective/shm/wait_circle.h"
+#include "worker/collective/shm/wait_cycle.h"
 
 namespace ddprun::worker {
 namespace {
@@ -147,8 +147,8 @@ void ShmPeers::check_peer(std::size_t peer, Counter RankArea::*counter, std::uin
                       dead ? "ended" : "left: its program has destroyed its collective",
                       last_operation_of(peer), own_operation(wait.doing)));
   }
-  const auto circle = circle_of(view_, rank_);
-  if (!circle.empty() && still_wait(view_, circle)) abort(describe(view_, circle));
+  const auto cycle = cycle_of(view_, rank_);
+  if (!cycle.empty() && still_wait(view_, cycle)) abort(describe(view_, cycle));
   if (Clock::now() >= wait.limit.deadline) {
     const bool names_all = wait.doing.names_all;
     abort(fmt::format("rank {}: {}: {} did not come within {} s; {}{}{}", rank_, wait.doing.what,

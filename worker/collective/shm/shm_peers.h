@@ -17,7 +17,7 @@
 
 namespace ddprun::worker {
 
-// A waiting rank looks so often. The peer may have died, ranks may wait in a circle, or the
+// A waiting rank looks so often. The peer may have died, ranks may wait in a cycle, or the
 // deadline may have passed. Signals and other wake-ups in between change nothing about that. A
 // death is noticed within 5 ms so. The kernel takes longer to end a process of LibTorch's size. A
 // look costs two system calls and a wake-up, 50 to 70 µs of CPU time in a virtual machine. That is

@@ -1,4 +1,4 @@
-#include "worker/collective/shm/wait_circle.h"
+#include "worker/collective/shm/wait_cycle.h"
 
 #include <fmt/format.h>
 
@@ -42,28 +42,28 @@ WaitingMark::WaitingMark(Waiting& waiting, std::size_t peer, Counter RankArea::*
   waiting_.sequence.fetch_add(1);
 }
 
-std::vector<WaitLook> circle_of(const ControlView& view, std::size_t rank) {
-  std::vector<WaitLook> circle;
-  for (std::size_t next = rank; circle.empty() || next != rank; next = circle.back().peer) {
+std::vector<WaitLook> cycle_of(const ControlView& view, std::size_t rank) {
+  std::vector<WaitLook> cycle;
+  for (std::size_t next = rank; cycle.empty() || next != rank; next = cycle.back().peer) {
     const auto look = look_at(view, next);
-    // Longer than there are ranks: a circle of others, which they will find.
-    if (!look || circle.size() == view.ranks) return {};
-    circle.push_back(*look);
+    // Longer than there are ranks: a cycle of others, which they will find.
+    if (!look || cycle.size() == view.ranks) return {};
+    cycle.push_back(*look);
   }
-  std::ranges::rotate(circle, std::ranges::min_element(circle, {}, &WaitLook::rank));
-  return circle;
+  std::ranges::rotate(cycle, std::ranges::min_element(cycle, {}, &WaitLook::rank));
+  return cycle;
 }
 
-bool still_wait(const ControlView& view, const std::vector<WaitLook>& circle) {
-  return std::ranges::all_of(circle, [&](const WaitLook& first) {
+bool still_wait(const ControlView& view, const std::vector<WaitLook>& cycle) {
+  return std::ranges::all_of(cycle, [&](const WaitLook& first) {
     const auto second = look_at(view, first.rank);
     return second && second->sequence == first.sequence;
   });
 }
 
-std::string describe(const ControlView& view, const std::vector<WaitLook>& circle) {
+std::string describe(const ControlView& view, const std::vector<WaitLook>& cycle) {
   std::string text;
-  for (const WaitLook& look : circle) {
+  for (const WaitLook& look : cycle) {
     text += fmt::format("{}rank {} waits in {} for rank {}", text.empty() ? "" : ", ", look.rank,
                         view.area(look.rank).operations.describe(look.operation), look.peer);
   }

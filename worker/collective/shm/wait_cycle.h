@@ -1,4 +1,4 @@
-// Finds ranks that wait for each other in a circle. A rank that waits moves none of its counters,
+// Finds ranks that wait for each other in a cycle. A rank that waits moves none of its counters,
 // so they wait for ever: they do different things. Reads the control segment and waits for nothing;
 // the ranks go on meanwhile.
 #pragma once
@@ -34,14 +34,14 @@ struct WaitLook {
   std::uint32_t operation;
 };
 
-// The ranks that wait in a circle with `rank`, the lowest one first. Empty: it is in no circle.
+// The ranks that wait in a cycle with `rank`, the lowest one first. Empty: it is in no cycle.
 // Each was seen at another moment, so ask still_wait() before you believe it.
-std::vector<WaitLook> circle_of(const ControlView& view, std::size_t rank);
+std::vector<WaitLook> cycle_of(const ControlView& view, std::size_t rank);
 
 // A second look at all of them finds the same waits. Then all of them waited at once, and for ever.
-bool still_wait(const ControlView& view, const std::vector<WaitLook>& circle);
+bool still_wait(const ControlView& view, const std::vector<WaitLook>& cycle);
 
 // "rank 0 waits in barrier (operation 7) for rank 1, rank 1 waits in … for rank 0: …".
-std::string describe(const ControlView& view, const std::vector<WaitLook>& circle);
+std::string describe(const ControlView& view, const std::vector<WaitLook>& cycle);
 
 }  // namespace ddprun::worker
