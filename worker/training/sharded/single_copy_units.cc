@@ -7,36 +7,36 @@
 #include <span>
 #include <utility>
 
-#include "worker/collective/core/memory_row.h"
+#include "worker/collective/core/shared_buffer.h"
 #include "worker/training/sharded/shard_sums.h"
 #include "worker/training/sharded/units.h"
 
 namespace ddprun::worker {
 namespace {
 
-// Returns the bytes of a unit in the row.
+// Returns the bytes of a unit in the buffer.
 std::size_t place_bytes(const FlatUnit& unit) {
   return (unit.bytes() + kUnitAlignBytes - 1) / kUnitAlignBytes * kUnitAlignBytes;
 }
 
-// Keeps the whole row: the parameters may live longer than we do.
-at::DataPtr kept_by(const MemoryRow& row, std::byte* memory, at::Device device) {
-  auto* const owner = new std::shared_ptr<std::byte>(row.keep);
+// Keeps the whole buffer: the parameters may live longer than we do.
+at::DataPtr kept_by(const SharedBuffer& buffer, std::byte* memory, at::Device device) {
+  auto* const owner = new std::shared_ptr<std::byte>(buffer.keep);
   const auto release = [](void* held) { delete static_cast<std::shared_ptr<std::byte>*>(held); };
   return {memory, owner, release, device};
 }
 
 class SingleCopyUnits final : public Units {
  public:
-  SingleCopyUnits(std::vector<FlatUnit>& units, Collective& ranks, const MemoryRow& row)
+  SingleCopyUnits(std::vector<FlatUnit>& units, Collective& ranks, const SharedBuffer& buffer)
       : ranks_(ranks), sums_(units, ranks) {
-    std::byte* memory = row.begin;
+    std::byte* memory = buffer.begin;
     for (FlatUnit& unit : units) {
       if (ranks.rank() == 0) unit.copy_values_to(unit.flat_in(memory));
-      unit.place(kept_by(row, memory, unit.device()));
+      unit.place(kept_by(buffer, memory, unit.device()));
       const FlatRange mine = unit.shard_of(ranks.rank());
       std::byte* const begin = memory + static_cast<std::size_t>(mine.begin) * unit.element_bytes();
-      const auto keep = [held = row.keep](void* /*tensor*/) {};
+      const auto keep = [held = buffer.keep](void* /*tensor*/) {};
       at::Tensor shard = at::from_blob(begin, {mine.length()}, keep, unit.options());
       shards_.push_back(shard.requires_grad_());
       memory += place_bytes(unit);
@@ -78,9 +78,9 @@ class SingleCopyUnits final : public Units {
 std::unique_ptr<Units> make_single_copy_units(std::vector<FlatUnit>& units, Collective& ranks) {
   std::size_t bytes = 0;
   for (const FlatUnit& unit : units) bytes += place_bytes(unit);
-  const MemoryRow row = make_memory_row(bytes, ranks);
-  if (row.begin == nullptr) return nullptr;
-  return std::make_unique<SingleCopyUnits>(units, ranks, row);
+  const SharedBuffer buffer = make_shared_buffer(bytes, ranks);
+  if (buffer.begin == nullptr) return nullptr;
+  return std::make_unique<SingleCopyUnits>(units, ranks, buffer);
 }
 
 }  // namespace ddprun::worker

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "worker/collective/core/memory_row.h"
+#include "worker/collective/core/shared_buffer.h"
 #include "worker/training/data_parallel/bucket_name.h"
 #include "worker/training/tensors/summable.h"
 #include "worker/training/tensors/wrapped_number.h"
@@ -129,20 +129,20 @@ void Shards::use_one_copy() {
   if (ranks_.world_size() == 1 || bytes == 0 || has_one_copy()) return;
   check_places();
   if (ranks_.memory_of(all, ranks_.rank()) == nullptr) return;
-  const MemoryRow row = make_memory_row(bytes, ranks_);
-  if (row.begin == nullptr) return;
+  const SharedBuffer buffer = make_shared_buffer(bytes, ranks_);
+  if (buffer.begin == nullptr) return;
   const at::NoGradGuard no_grad;
   for (const auto& group : groups_) {
     for (const at::Tensor& parameter : group) {
       Place& place = places_.at(parameter.unsafeGetTensorImpl());
-      place.data = row.begin + (place.data - memory_.get());
-      const at::Tensor there = place_for(parameter, place.data, row.keep);
+      place.data = buffer.begin + (place.data - memory_.get());
+      const at::Tensor there = place_for(parameter, place.data, buffer.keep);
       if (ranks_.rank() == 0) there.copy_(parameter);
       parameter.set_data(there);
     }
   }
   memory_.reset();
-  one_copy_ = row.keep;
+  one_copy_ = buffer.keep;
   ranks_.barrier();  // rank 0's values are there
 }
 

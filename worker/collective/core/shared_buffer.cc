@@ -1,4 +1,4 @@
-#include "worker/collective/core/memory_row.h"
+#include "worker/collective/core/shared_buffer.h"
 
 #include <utility>
 
@@ -20,7 +20,7 @@ std::ptrdiff_t pitch_of(const Flat& mine, Collective& ranks) {
 
 // Each rank takes an N-th. If the collective rounds that up, it is asked for the rounded length:
 // then nothing lies between the ranks.
-MemoryRow make_memory_row(std::size_t bytes, Collective& ranks) {
+SharedBuffer make_shared_buffer(std::size_t bytes, Collective& ranks) {
   const auto world = static_cast<std::size_t>(ranks.world_size());
   if (world == 1) {
     auto memory = ranks.allocate(bytes);
