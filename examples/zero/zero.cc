@@ -83,7 +83,8 @@ void run(const Process& process, const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::Flags flags("Trains with Adam, whose state each rank keeps, or is dealt to the ranks.");
+  examples::Flags flags(
+      "Trains with Adam, whose state each rank keeps, or is sharded over the ranks.");
   flags.on("--zero", options.zero, "deal the state to the ranks");
   flags.count("--epochs", options.epochs, "passes over the samples (3)");
   flags.count("--batch-size", options.batch_size, "samples a worker and step (16)");

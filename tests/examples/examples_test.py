@@ -137,16 +137,16 @@ class Mnist(Example):
 class Zero(Example):
     def test_has_the_same_end_with_less_on_each_rank_and_that_of_its_twin(self):
         for workers in WORKERS:
-            dealt, whole = self.ours(workers, "zero", "--zero"), self.ours(workers, "zero")
-            *lines, bytes_dealt = dealt.splitlines()
+            sharded, whole = self.ours(workers, "zero", "--zero"), self.ours(workers, "zero")
+            *lines, bytes_sharded = sharded.splitlines()
             *others, bytes_whole = whole.splitlines()
             self.assertEqual(lines, others)
             if workers == 1:
-                self.assertGreaterEqual(float(support.value_of("accuracy", dealt)), 0.5, dealt)
-            (*ranks, total), (*all_of_it, _) = ([int(n) for n in re.findall(r"\d+", text)] for text in (bytes_dealt, bytes_whole))
+                self.assertGreaterEqual(float(support.value_of("accuracy", sharded)), 0.5, sharded)
+            (*ranks, total), (*all_of_it, _) = ([int(n) for n in re.findall(r"\d+", text)] for text in (bytes_sharded, bytes_whole))
             self.assertEqual((sum(ranks), all_of_it), (total, [total] * workers))
             self.assertLess(max(ranks) * workers, 1.25 * total)
-            self.assertEqual(dealt, self.theirs(workers, "zero", "--zero"))
+            self.assertEqual(sharded, self.theirs(workers, "zero", "--zero"))
 
 
 class Uneven(Example):

@@ -78,16 +78,16 @@ class ZeroOnGpu : public OneGpu {
   // Both get the same gradients: what differs is the optimizer.
   template <typename Ours, typename Theirs>
   void expect_as_of_torch(const typename Ours::Options& options, bool scatters) {
-    auto dealt = small_net(), plain = small_net();
-    DataParallel parallel(dealt.ptr(), ranks());
-    ZeroOptimizer<Ours> zero(dealt->parameters(), ranks(), options);
+    auto split_net = small_net(), plain = small_net();
+    DataParallel parallel(split_net.ptr(), ranks());
+    ZeroOptimizer<Ours> zero(split_net->parameters(), ranks(), options);
     if (scatters) zero.reduce_scatter(parallel);
     Theirs theirs(plain->parameters(), options);
-    const auto ours = dealt->parameters();
+    const auto ours = split_net->parameters();
     const auto others = plain->parameters();
     for (int step = 0; step < kSteps; ++step) {
       zero.zero_grad();
-      loss_of(parallel.forward(dealt, samples_of(step))).backward();
+      loss_of(parallel.forward(split_net, samples_of(step))).backward();
       for (std::size_t i = 0; i < ours.size(); ++i)
         others[i].mutable_grad() = ours[i].grad().clone();
       parallel.step(zero);
@@ -163,10 +163,10 @@ class ShardedOnGpu : public OneGpu {
 };
 
 TEST_F(ShardedOnGpu, AWorldOfOneTrainsAsAPlainModule) {
-  TwoUnits plain, dealt;
+  TwoUnits plain, split_net;
   plain->to(at::kCUDA);
-  dealt->to(at::kCUDA);
-  ShardedParallel sharded(dealt.ptr(), ranks(), units_);
+  split_net->to(at::kCUDA);
+  ShardedParallel sharded(split_net.ptr(), ranks(), units_);
   const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
   torch::optim::SGD theirs(plain->parameters(), options), ours(sharded.shards(), options);
   for (int step = 0; step < kSteps; ++step) {
@@ -174,8 +174,8 @@ TEST_F(ShardedOnGpu, AWorldOfOneTrainsAsAPlainModule) {
     ours.zero_grad();
     const at::Tensor x = samples_of(step);
     loss_of(plain->forward(x)).backward();
-    const at::Tensor hidden = torch::tanh(sharded.forward(dealt->first, x));
-    loss_of(sharded.forward(dealt->second, hidden)).backward();
+    const at::Tensor hidden = torch::tanh(sharded.forward(split_net->first, x));
+    loss_of(sharded.forward(split_net->second, hidden)).backward();
     theirs.step();
     sharded.step(ours);
     const auto state = sharded.full_state_dict();

@@ -1,4 +1,4 @@
-// An optimizer whose state is dealt to the ranks: ZeRO, stage 1, as
+// An optimizer whose state is sharded over the ranks: ZeRO, stage 1, as
 // torch.distributed.optim.ZeroRedundancyOptimizer of PyTorch 2.11. Each rank keeps the momenta of
 // its own parameters, steps those, and gets the others from their owners.
 //

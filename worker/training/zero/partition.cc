@@ -17,7 +17,7 @@ std::vector<std::size_t> largest_first(const std::vector<std::int64_t>& counts) 
 
 std::vector<Owners> partition(std::span<const std::vector<std::int64_t>> groups, int ranks) {
   std::vector<std::int64_t> totals(static_cast<std::size_t>(ranks), 0);
-  std::vector<Owners> dealt;
+  std::vector<Owners> sharded;
   for (const auto& counts : groups) {
     Owners owners(counts.size());
     for (const std::size_t parameter : largest_first(counts)) {
@@ -25,9 +25,9 @@ std::vector<Owners> partition(std::span<const std::vector<std::int64_t>> groups,
       *least += counts[parameter];
       owners[parameter] = static_cast<int>(least - totals.begin());
     }
-    dealt.push_back(std::move(owners));
+    sharded.push_back(std::move(owners));
   }
-  return dealt;
+  return sharded;
 }
 
 std::vector<std::size_t> owned_by(int rank, const Owners& owners,

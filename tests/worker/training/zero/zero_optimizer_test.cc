@@ -150,9 +150,9 @@ TEST(ZeroOptimizer, AnNthOfTheHeapIsTaken) {
       for (int layer = 0; layer < 24; ++layer) net->push_back(torch::nn::Linear(200, 200));
       DataParallel parallel(net.ptr(), collective);
       Adam whole(net->parameters(), Adam::Options(0.01));
-      ZeroOptimizer<Adam> dealt(net->parameters(), collective, Adam::Options(0.01));
+      ZeroOptimizer<Adam> sharded(net->parameters(), collective, Adam::Options(0.01));
       const double all = heap_gained_by_a_step(parallel, net, whole);
-      const double share = heap_gained_by_a_step(parallel, net, dealt) / all;
+      const double share = heap_gained_by_a_step(parallel, net, sharded) / all;
       const auto state = 2.0 * static_cast<double>(bytes_of(*net));
       EXPECT_GE(all, state);
       EXPECT_LE(all, 1.05 * state);
