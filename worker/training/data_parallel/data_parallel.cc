@@ -15,8 +15,8 @@
 #include "base/log.h"
 #include "worker/collective/core/record_file.h"
 #include "worker/training/averages/parameter_index.h"
-#include "worker/training/data_parallel/freed_memory.h"
 #include "worker/training/data_parallel/gradient_reducer.h"
+#include "worker/training/data_parallel/malloc_settings.h"
 #include "worker/training/data_parallel/module_state.h"
 #include "worker/training/data_parallel/output_sink.h"
 #include "worker/training/tensors/summable.h"
@@ -192,7 +192,7 @@ void DataParallel::meet() {
     throw;
   }
   if (options_.keep_freed_memory && collective_->device() == Device::kCpu) {
-    const std::string variable = keep_freed_memory();
+    const std::string variable = set_up_malloc();
     freed_memory_ = variable.empty() ? kStaysInTheProcess : "as " + variable + " says";
   }
   auto& [state, parameters, reducer] = prepared;

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
-#include "worker/training/data_parallel/freed_memory.h"
+#include "worker/training/data_parallel/malloc_settings.h"
 #include "worker/training/data_parallel/module_state.h"
 #include "worker/training/tensors/stepped_tensors.h"
 
@@ -107,7 +107,7 @@ ShardedTraining::ShardedTraining(std::shared_ptr<torch::nn::Module> module, Coll
     tell_refusal(refusal.what(), ranks);
     throw;
   }
-  keep_freed_memory();
+  set_up_malloc();
   verify_same_model(parameters_of(*module_), ranks);
   broadcast_values(buffers_of(*module_), ranks);
   add_hooks();  // while the parameters have their sizes: gradients are compared with them

@@ -8,6 +8,6 @@ namespace ddprun::worker {
 
 // Sets up malloc for the whole process, unless the environment does. Then it changes nothing, and
 // gives the name of the variable. Empty: done.
-std::string keep_freed_memory();
+std::string set_up_malloc();
 
 }  // namespace ddprun::worker

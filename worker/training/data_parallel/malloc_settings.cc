@@ -1,4 +1,4 @@
-#include "worker/training/data_parallel/freed_memory.h"
+#include "worker/training/data_parallel/malloc_settings.h"
 
 #include <malloc.h>
 
@@ -10,7 +10,7 @@ namespace ddprun::worker {
 // The trim threshold says how much free memory at the top of the heap goes back to the kernel. From
 // the other size on a block is mapped for itself, and unmapped when it is freed. glibc takes no
 // more than 32 MiB for that (mallopt(3)); below it freed blocks go back into the heap.
-std::string keep_freed_memory() {
+std::string set_up_malloc() {
   for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_",
                            "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES"}) {
     if (std::getenv(name) != nullptr) return name;
