@@ -8,7 +8,7 @@
 
 namespace ddprun::examples {
 
-struct Timed {
+struct Timing {
   double bytes = 0, seconds = 0;
 };
 
@@ -17,10 +17,10 @@ struct Line {
 
   double at(double bytes) const { return alpha + beta * bytes; }
   // How far a time lies from the line, as a share of it.
-  double residual(const Timed& timed) const { return timed.seconds / at(timed.bytes) - 1; }
+  double residual(const Timing& timed) const { return timed.seconds / at(timed.bytes) - 1; }
 };
 
-inline Line fit(const std::vector<Timed>& times) {
+inline Line fit(const std::vector<Timing>& times) {
   double weights = 0, x = 0, y = 0, xx = 0, xy = 0;
   for (const auto& [bytes, seconds] : times) {
     const double weight = 1 / (seconds * seconds);

@@ -41,7 +41,7 @@ inline void say_times(UpdatesRun& run, int largest_kib, int times) {
        [&](CountedLinks&, std::span<float> all) { sum_in_collective(run.ranks(), all); }}};
   constexpr std::size_t kKib = 256;  // floats
   for (const auto& [name, sum] : ways) {
-    std::vector<Timed> measured;
+    std::vector<Timing> measured;
     CountedLinks links(run.ranks());
     for (std::size_t kib = 60; kib <= static_cast<std::size_t>(largest_kib); kib *= 2) {
       const auto memory = run.ranks().allocate(kib * kKib * sizeof(float));

@@ -173,7 +173,7 @@ bool is_by_number(const Value& optimizer) {
 }
 
 // The parts that one rank can load without the others.
-struct Here {
+struct LocalState {
   LoadedCheckpoint loaded;
   std::optional<Layout> layout;
   std::uint64_t fingerprint = 0;
@@ -194,11 +194,11 @@ Result<void> load_rng(const Value& states, const CheckpointRun& run, bool& done)
   return {};
 }
 
-Result<Here> load_here(const std::filesystem::path& path, const CheckpointRun& run,
-                       const LoadOptions& options) {
+Result<LocalState> load_here(const std::filesystem::path& path, const CheckpointRun& run,
+                             const LoadOptions& options) {
   auto file = read_checkpoint_file(path, Objects::kPassOver);
   if (!file) return file.error();
-  Here here;
+  LocalState here;
   here.fingerprint = file->fingerprint;
   here.loaded.info = info_of(file->value);
   auto weights = load_weights(file->value, run.module, options);
@@ -233,8 +233,8 @@ Error named(const std::filesystem::path& path, const Error& error) {
 }
 
 // LibTorch throws what it does not expect. The first sentence says what is wrong.
-Result<Here> try_load_here(const std::filesystem::path& path, const CheckpointRun& run,
-                           const LoadOptions& options) {
+Result<LocalState> try_load_here(const std::filesystem::path& path, const CheckpointRun& run,
+                                 const LoadOptions& options) {
   try {
     auto here = load_here(path, run, options);
     if (!here) return named(path, here.error());
@@ -246,7 +246,8 @@ Result<Here> try_load_here(const std::filesystem::path& path, const CheckpointRu
 }
 
 // All ranks go on, or none. Each says whether it has loaded the file, and which.
-Result<void> agree(const std::filesystem::path& path, Collective& ranks, const Result<Here>& here) {
+Result<void> agree(const std::filesystem::path& path, Collective& ranks,
+                   const Result<LocalState>& here) {
   const std::array<std::uint64_t, 2> mine{here ? 1U : 0U, here ? here->fingerprint : 0};
   const auto all = ranks.all_gather_bytes(std::as_bytes(std::span(mine)));
   if (!here) return here.error();

@@ -52,14 +52,15 @@ class TensorBytes : public StorageBytes {
   at::Tensor tensor_;
 };
 
-struct Named {
+struct NamedValue {
   std::string name;
   at::Tensor tensor;
 };
 
 // As Python's state_dict(): a module's own parameters, its own buffers, then its children. A tensor
 // with two names comes twice.
-void collect(const torch::nn::Module& module, const std::string& prefix, std::vector<Named>& into) {
+void collect(const torch::nn::Module& module, const std::string& prefix,
+             std::vector<NamedValue>& into) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     into.push_back({prefix + item.key(), item.value().detach()});
   }
@@ -71,8 +72,8 @@ void collect(const torch::nn::Module& module, const std::string& prefix, std::ve
   }
 }
 
-std::vector<Named> tensors_of(const torch::nn::Module& module) {
-  std::vector<Named> tensors;
+std::vector<NamedValue> tensors_of(const torch::nn::Module& module) {
+  std::vector<NamedValue> tensors;
   collect(module, "", tensors);
   return tensors;
 }

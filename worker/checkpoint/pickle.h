@@ -48,7 +48,7 @@ enum class Objects : std::uint8_t {
 Result<Value> read_pickle(std::span<const std::byte> pickle, const FindStorage& find_storage,
                           Objects objects = Objects::kRefuse);
 
-struct Pickled {
+struct PickleOutput {
   std::string bytes;
   // Storage i has the key "i".
   std::vector<std::shared_ptr<const StorageBytes>> storages;
@@ -56,6 +56,6 @@ struct Pickled {
 
 // Errors: kInvalidArgument for a text that is not UTF-8, which Python would refuse. Also for a
 // tensor that does not lie in its storage. kLimit for a tree deeper than kMaxDepth.
-Result<Pickled> write_pickle(const Value& value);
+Result<PickleOutput> write_pickle(const Value& value);
 
 }  // namespace ddprun::worker

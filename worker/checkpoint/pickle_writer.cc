@@ -41,7 +41,7 @@ bool is_utf8(std::string_view text) {
 
 class Writer {
  public:
-  Result<Pickled> write(const Value& value) {
+  Result<PickleOutput> write(const Value& value) {
     op(Opcode::kProto);
     out_.bytes += '\2';
     put(value, 0);
@@ -190,7 +190,7 @@ class Writer {
     op(list ? Opcode::kAppends : Opcode::kTuple);
   }
 
-  Pickled out_;
+  PickleOutput out_;
   using Key =
       std::tuple<const void*, std::size_t, ElementType>;  // where the bytes are, how many, as what
   std::map<Key, std::size_t> keys_;
@@ -199,6 +199,6 @@ class Writer {
 
 }  // namespace
 
-Result<Pickled> write_pickle(const Value& value) { return Writer().write(value); }
+Result<PickleOutput> write_pickle(const Value& value) { return Writer().write(value); }
 
 }  // namespace ddprun::worker

@@ -29,7 +29,7 @@ constexpr int kMaxLevels = 16;          // of wrappers around a module
 constexpr std::size_t kMaxStarts = 64;  // that are tried
 
 // Which components are taken out of the middle of names.
-enum class TakenOut { kWrapperNames, kWrapperNamesAndModule };
+enum class DroppedParts { kWrapperNames, kWrapperNamesAndModule };
 
 // The file's names, changed in one way.
 struct Attempt {
@@ -42,8 +42,8 @@ std::string_view first_component(std::string_view name) {
   return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
 }
 
-bool is_taken_out(std::string_view component, TakenOut what) {
-  if (component == kDistributed) return what == TakenOut::kWrapperNamesAndModule;
+bool is_taken_out(std::string_view component, DroppedParts what) {
+  if (component == kDistributed) return what == DroppedParts::kWrapperNamesAndModule;
   return std::ranges::find(kWrappers, component) != kWrappers.end();
 }
 
@@ -71,7 +71,7 @@ std::optional<Attempt> strip(const Attempt& attempt) {
 }
 
 // Nothing if two names would become one, or if nothing changes.
-std::optional<Attempt> take_out(const Attempt& attempt, TakenOut what) {
+std::optional<Attempt> take_out(const Attempt& attempt, DroppedParts what) {
   Attempt changed{{}, attempt.change};
   std::set<std::string> words;
   for (const auto& [name, tensor] : attempt.tensors) {
@@ -103,7 +103,7 @@ Attempt add(const Attempt& attempt) {
 }
 
 // The level with something taken out and added; nothing if that changes nothing.
-std::optional<Attempt> changed(const Attempt& level, std::optional<TakenOut> what, bool adds) {
+std::optional<Attempt> changed(const Attempt& level, std::optional<DroppedParts> what, bool adds) {
   std::optional<Attempt> attempt = what ? take_out(level, *what) : level;
   if (attempt && adds) return add(*attempt);
   return attempt;
@@ -113,8 +113,8 @@ std::optional<Attempt> changed(const Attempt& level, std::optional<TakenOut> wha
 // time: names may be long.
 void try_each(const TensorsByName& file, const LoadOptions& options,
               const std::function<bool(Attempt&)>& fits) {
-  constexpr std::optional<TakenOut> kTakenOut[] = {std::nullopt, TakenOut::kWrapperNames,
-                                                   TakenOut::kWrapperNamesAndModule};
+  constexpr std::optional<DroppedParts> kTakenOut[] = {std::nullopt, DroppedParts::kWrapperNames,
+                                                       DroppedParts::kWrapperNamesAndModule};
   for (const bool adds : {false, true}) {
     for (const auto what : kTakenOut) {
       std::optional<Attempt> level = Attempt{file, {}};

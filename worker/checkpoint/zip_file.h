@@ -81,7 +81,7 @@ class ZipWriter {
   Result<void> finish();
 
  private:
-  struct Written {
+  struct EntryRecord {
     std::string name;
     std::uint64_t header_offset;
     std::uint64_t bytes;
@@ -93,7 +93,7 @@ class ZipWriter {
 
   ByteSink sink_;
   std::uint64_t offset_ = 0;
-  std::vector<Written> written_;
+  std::vector<EntryRecord> written_;
 };
 
 }  // namespace ddprun::worker

@@ -99,7 +99,7 @@ Result<End> read_end(const ByteSource& source) {
 }
 
 // An entry as the directory has it.
-struct Listed {
+struct DirectoryEntry {
   std::string name;
   std::uint64_t bytes = 0;
   std::uint64_t header_offset = 0;
@@ -107,7 +107,8 @@ struct Listed {
 };
 
 // The fields that are too small for their value, in the order of the record.
-Result<void> read_zip64(std::span<const std::byte> extra, std::uint64_t& stored, Listed& entry) {
+Result<void> read_zip64(std::span<const std::byte> extra, std::uint64_t& stored,
+                        DirectoryEntry& entry) {
   while (extra.size() >= 4) {
     const auto tag = zip::get<std::uint16_t>(extra, 0);
     const auto length = zip::get<std::uint16_t>(extra, 2);
@@ -126,7 +127,7 @@ Result<void> read_zip64(std::span<const std::byte> extra, std::uint64_t& stored,
 }
 
 // Takes the first record off the directory.
-Result<Listed> take_listed(std::span<const std::byte>& directory) {
+Result<DirectoryEntry> take_listed(std::span<const std::byte>& directory) {
   if (directory.size() < zip::kCentralBytes ||
       zip::get<std::uint32_t>(directory, 0) != zip::kCentralSignature) {
     return refused("the directory is damaged");
@@ -134,10 +135,10 @@ Result<Listed> take_listed(std::span<const std::byte>& directory) {
   const auto flags = zip::get<std::uint16_t>(directory, 8);
   const auto method = zip::get<std::uint16_t>(directory, 10);
   std::uint64_t stored = zip::get<std::uint32_t>(directory, 20);
-  Listed entry{{},
-               zip::get<std::uint32_t>(directory, 24),
-               zip::get<std::uint32_t>(directory, 42),
-               zip::get<std::uint32_t>(directory, 16)};
+  DirectoryEntry entry{{},
+                       zip::get<std::uint32_t>(directory, 24),
+                       zip::get<std::uint32_t>(directory, 42),
+                       zip::get<std::uint32_t>(directory, 16)};
   const std::size_t name = zip::get<std::uint16_t>(directory, 28);
   const std::size_t extra = zip::get<std::uint16_t>(directory, 30);
   const std::size_t comment = zip::get<std::uint16_t>(directory, 32);
@@ -161,7 +162,7 @@ Result<Listed> take_listed(std::span<const std::byte>& directory) {
 
 // Finds the entry's bytes: its own header has a name and fields of other lengths than the
 // directory.
-Result<ZipEntry> locate(const ByteSource& source, const Listed& listed, std::uint64_t end) {
+Result<ZipEntry> locate(const ByteSource& source, const DirectoryEntry& listed, std::uint64_t end) {
   std::array<std::byte, zip::kLocalBytes> header{};
   const std::string shown = printable(listed.name);
   if (listed.header_offset > end || end - listed.header_offset < header.size()) {

@@ -94,7 +94,7 @@ Result<std::uint32_t> ZipWriter::put_bytes(std::span<const std::byte> bytes) {
 Result<void> ZipWriter::finish() {
   const std::uint64_t start = offset_;
   std::string directory;
-  for (const Written& entry : written_) {
+  for (const EntryRecord& entry : written_) {
     std::string extra;
     if (entry.bytes >= zip::kIn64) {
       zip::append(extra, entry.bytes);

@@ -35,7 +35,7 @@ constexpr int kThrewExitCode = 1;
 
 // The record that a rank that threw writes into its pipe. One write of less than PIPE_BUF is whole
 // or absent.
-struct Thrown {
+struct RankError {
   Clock::time_point at;
   bool follows_another = false;   // a CollectiveError
   std::array<char, 3072> text{};  // ended by a zero
@@ -55,7 +55,7 @@ struct Rank {
 struct Failure {
   int rank = 0;
   siginfo_t end{};
-  std::optional<Thrown> thrown;
+  std::optional<RankError> thrown;
 
   // The cause is the smallest: what has no other cause, then the earliest. A rank that died without
   // a word has died before those that noticed it.
@@ -65,7 +65,7 @@ struct Failure {
 };
 
 int run_body(const std::function<void(int)>& body, int rank, int thrown_pipe) {
-  Thrown thrown;
+  RankError thrown;
   try {
     body(rank);
     return 0;
@@ -178,7 +178,7 @@ class Ranks {
     ::waitpid(rank.pid, nullptr, 0);
     rank.ended = true;
     if (end.end.si_code == CLD_EXITED && end.end.si_status == 0) return;
-    Thrown thrown;
+    RankError thrown;
     ::fcntl(rank.thrown.get(), F_SETFL, O_NONBLOCK);  // what it forked may still hold the other end
     if (::read(rank.thrown.get(), &thrown, sizeof thrown) == sizeof thrown) end.thrown = thrown;
     failures.push_back(std::move(end));

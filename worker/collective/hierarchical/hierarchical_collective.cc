@@ -210,7 +210,7 @@ class HierarchicalCollective final : public Collective {
 
   bool on_this_host(int rank) const { return host_of(rank) == parts_.peers->rank(); }
   // The next step of a rank.
-  struct Next {
+  struct NextStep {
     Operation operation;
     std::int32_t root;
   };
@@ -232,10 +232,10 @@ class HierarchicalCollective final : public Collective {
 // Ranks of this host that do different things meet in shared memory, here at the latest. Then those
 // of different hosts meet on a link.
 void HierarchicalCollective::meet(std::uint32_t number, int root) {
-  const Next mine{ring_->find(number).value_or(Operation{}), root};
+  const NextStep mine{ring_->find(number).value_or(Operation{}), root};
   const auto all = parts_.host->gather_for(mine.operation.kind, std::as_bytes(std::span(&mine, 1)));
   for (std::size_t local = 0; local < all.size(); ++local) {
-    Next theirs{};
+    NextStep theirs{};
     if (all[local].size() == sizeof theirs) std::memcpy(&theirs, all[local].data(), sizeof theirs);
     if (theirs.operation.kind == mine.operation.kind && theirs.root == root) continue;
     throw CollectiveError(

@@ -119,7 +119,7 @@ class ShmCollective final : public HostCollective {
 
  private:
   // The needs of a launched sum until this rank has done its share.
-  struct Held {
+  struct SumShare {
     std::shared_ptr<ShmSegment> memory;  // the caller may have dropped its pointer meanwhile
     std::vector<RingPiece> pieces = {};  // of this rank's parts
   };
@@ -148,7 +148,7 @@ class ShmCollective final : public HostCollective {
   ShmPeers peers_;
   ShmChunks chunks_{peers_};
   ShmRegions regions_{*this, peers_};
-  std::array<Held, kSumSlots> held_;  // by slot
+  std::array<SumShare, kSumSlots> held_;  // by slot
   Ticket launched_ = 0;
   Ticket added_ = 0;  // sums of which this rank has done its share
   std::uint32_t resets_ = 0;

@@ -101,28 +101,29 @@ std::shared_ptr<std::byte> owned(std::byte* memory, std::size_t bytes) {
 #if defined(__SANITIZE_THREAD__)
 // ThreadSanitizer knows memory by its address. So ranks that are threads of one process have one
 // mapping of their shared memory. Else rank_threads_test would see no race between them.
-struct Kept {
+struct MappingTable {
   std::mutex mutex;
   std::map<std::pair<dev_t, ino_t>, std::weak_ptr<std::byte>> mappings;
 };
 
-Kept& all_kept() {
-  static Kept all;
+MappingTable& all_mappings() {
+  static MappingTable all;
   return all;
 }
 
 std::shared_ptr<std::byte> keep(std::byte* memory, std::size_t bytes, int file) {
   struct stat status {};
   auto mapping = owned(memory, bytes);
-  const std::lock_guard lock(all_kept().mutex);
-  if (::fstat(file, &status) == 0) all_kept().mappings[{status.st_dev, status.st_ino}] = mapping;
+  const std::lock_guard lock(all_mappings().mutex);
+  if (::fstat(file, &status) == 0)
+    all_mappings().mappings[{status.st_dev, status.st_ino}] = mapping;
   return mapping;
 }
 
 std::shared_ptr<std::byte> kept(const struct stat& status) {
-  const std::lock_guard lock(all_kept().mutex);
-  const auto found = all_kept().mappings.find({status.st_dev, status.st_ino});
-  return found == all_kept().mappings.end() ? nullptr : found->second.lock();
+  const std::lock_guard lock(all_mappings().mutex);
+  const auto found = all_mappings().mappings.find({status.st_dev, status.st_ino});
+  return found == all_mappings().mappings.end() ? nullptr : found->second.lock();
 }
 #else
 std::shared_ptr<std::byte> keep(std::byte* memory, std::size_t bytes, int /*file*/) {

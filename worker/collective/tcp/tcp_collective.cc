@@ -78,7 +78,7 @@ class MeshCollective final : public TcpCollective {
     std::shared_ptr<std::byte> memory;  // that its elements lie in
     std::unique_ptr<TcpOperation> operation;
   };
-  struct What {
+  struct OperationRequest {
     OperationKind kind;
     Flat flat{.dtype = Dtype::kUInt8};
     Reduction reduction = Reduction::kSum;
@@ -86,7 +86,7 @@ class MeshCollective final : public TcpCollective {
     std::uint64_t parts = 0;
   };
 
-  OperationHead begin(const What& what);
+  OperationHead begin(const OperationRequest& wanted);
   std::unique_ptr<TcpOperation> operation_of(Flat flat, LaunchRequest request,
                                              std::unique_ptr<TcpFeed> feed);
   void run(std::unique_ptr<TcpOperation> operation);
@@ -112,18 +112,18 @@ class MeshCollective final : public TcpCollective {
   std::uint32_t resets_ = 0;
 };
 
-OperationHead MeshCollective::begin(const What& what) {
-  const std::uint32_t number =
-      ring_->begin(what.kind, what.flat.bytes(), what.flat.dtype, what.flat.name, what.parts);
+OperationHead MeshCollective::begin(const OperationRequest& wanted) {
+  const std::uint32_t number = ring_->begin(wanted.kind, wanted.flat.bytes(), wanted.flat.dtype,
+                                            wanted.flat.name, wanted.parts);
   return {.number = number,
-          .sequence = is_transfer(what.kind) ? 0 : ++sequence_,
-          .kind = what.kind,
-          .dtype = what.flat.dtype,
-          .reduction = what.reduction,
-          .root = what.root,
-          .name = what.flat.name,
-          .bytes = what.flat.bytes(),
-          .parts = what.parts};
+          .sequence = is_transfer(wanted.kind) ? 0 : ++sequence_,
+          .kind = wanted.kind,
+          .dtype = wanted.flat.dtype,
+          .reduction = wanted.reduction,
+          .root = wanted.root,
+          .name = wanted.flat.name,
+          .bytes = wanted.flat.bytes(),
+          .parts = wanted.parts};
 }
 
 Ticket MeshCollective::launch(Flat flat, LaunchRequest request, std::unique_ptr<TcpFeed> feed) {

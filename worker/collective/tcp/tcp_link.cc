@@ -32,7 +32,7 @@ Plain read_plain(std::span<const std::byte> bytes) {
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 void note_end(TcpEvent& event, const std::string& how) {
-  event.what = TcpEvent::What::kEnded;
+  event.kind = TcpEvent::Kind::kEnded;
   event.text = how;
 }
 
@@ -69,7 +69,7 @@ std::size_t TcpLink::send(TcpOperation& operation, std::size_t peer, TcpEvent& e
     append(pending_, operation.head());
   }
   std::size_t moved = 0;
-  while (event.what == TcpEvent::What::kNone && moved < kTurnBytes) {
+  while (event.kind == TcpEvent::Kind::kNone && moved < kTurnBytes) {
     const auto ready = operation.to_send(peer);
     if (frame_left_ == 0 && !ready.empty()) {
       frame_left_ = std::min(ready.size(), kFrameBytesMax);
@@ -137,7 +137,7 @@ bool TcpLink::next_frame(FrameHead& head, TcpEvent& event) {
     if (buffered().size() >= sizeof head) {
       head = read_plain<FrameHead>(buffered());
       if (!is_sound(head)) {
-        event.what = TcpEvent::What::kNonsense;
+        event.kind = TcpEvent::Kind::kNonsense;
         return false;
       }
       if (head.kind == FrameKind::kData || buffered().size() >= sizeof head + head.bytes)
@@ -150,22 +150,22 @@ bool TcpLink::next_frame(FrameHead& head, TcpEvent& event) {
 // Takes a frame that is no data out of the buffer. `operation` is null in a reset.
 void TcpLink::take_word(const FrameHead& head, TcpOperation* operation, std::size_t peer,
                         TcpEvent& event) {
-  using What = TcpEvent::What;
+  using Kind = TcpEvent::Kind;
   const auto body = buffered().subspan(sizeof head, head.bytes);
   begin_ += sizeof head + head.bytes;
   if (head.kind == FrameKind::kBegin && operation != nullptr) {
     event.head = last_ = read_plain<OperationHead>(body);
-    if (met_) event.what = What::kNonsense;
-    if (!met_ && !operation->meet(peer, event.head)) event.what = What::kOther;
+    if (met_) event.kind = Kind::kNonsense;
+    if (!met_ && !operation->meet(peer, event.head)) event.kind = Kind::kOther;
     met_ = true;
   } else if (head.kind == FrameKind::kReset) {
-    event.what = What::kReset;
+    event.kind = Kind::kReset;
     event.reset = read_plain<ResetNote>(body);
   } else if (head.kind == FrameKind::kAbort) {
-    event.what = What::kAbort;
+    event.kind = Kind::kAbort;
     event.text.assign(reinterpret_cast<const char*>(body.data()), body.size());
   } else if (head.kind == FrameKind::kLeave) {
-    event.what = What::kLeft;
+    event.kind = Kind::kLeft;
   }
 }
 
@@ -200,11 +200,11 @@ std::size_t TcpLink::take_data(std::span<std::byte> place, TcpEvent& event) {
 
 std::size_t TcpLink::receive(TcpOperation& operation, std::size_t peer, TcpEvent& event) {
   std::size_t moved = 0;
-  while (event.what == TcpEvent::What::kNone && moved < kTurnBytes) {
+  while (event.kind == TcpEvent::Kind::kNone && moved < kTurnBytes) {
     if (body_left_ != 0) {
       const auto place = operation.to_receive(peer);
       if (place.empty()) {
-        if (operation.all_received(peer)) event.what = TcpEvent::What::kNonsense;
+        if (operation.all_received(peer)) event.kind = TcpEvent::Kind::kNonsense;
         break;
       }
       const std::size_t bytes = take_data(place, event);
@@ -218,7 +218,7 @@ std::size_t TcpLink::receive(TcpOperation& operation, std::size_t peer, TcpEvent
     FrameHead head{};
     if (!next_frame(head, event)) break;
     if (head.kind == FrameKind::kData) {
-      if (!met_) event.what = TcpEvent::What::kNonsense;
+      if (!met_) event.kind = TcpEvent::Kind::kNonsense;
       begin_ += sizeof head;
       body_left_ = head.bytes;
     } else {
@@ -231,7 +231,7 @@ std::size_t TcpLink::receive(TcpOperation& operation, std::size_t peer, TcpEvent
 
 void TcpLink::discard(TcpEvent& event) {
   std::array<std::byte, 65536> nowhere;
-  while (event.what == TcpEvent::What::kNone) {
+  while (event.kind == TcpEvent::Kind::kNone) {
     if (body_left_ != 0) {
       if (take_data(nowhere, event) == 0) return;
       continue;

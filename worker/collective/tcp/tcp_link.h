@@ -16,7 +16,7 @@ namespace ddprun::worker {
 
 // The message of a peer, or the state of its connection, in place of the operation's bytes.
 struct TcpEvent {
-  enum class What {
+  enum class Kind {
     kNone,
     kOther,     // `head`: the peer does something else
     kReset,     // `reset`
@@ -25,7 +25,7 @@ struct TcpEvent {
     kEnded,     // `text`: how the connection ended
     kNonsense,  // bytes that no rank of this build sends
   };
-  What what = What::kNone;
+  Kind kind = Kind::kNone;
   OperationHead head{};
   ResetNote reset{};
   std::string text;

@@ -13,7 +13,7 @@ namespace ddprun::worker {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using What = TcpEvent::What;
+using Kind = TcpEvent::Kind;
 
 std::span<const std::byte> bytes_of(const ResetNote& note) {
   return std::as_bytes(std::span(&note, 1));
@@ -73,8 +73,8 @@ std::size_t TcpPeers::pass(TcpOperation& operation) {
     // The reason why a peer has gone may lie in front of the end.
     TcpEvent heard;
     moved += links_[peer].receive(operation, peer, heard);
-    if (heard.what != What::kNone) event = heard;
-    if (event.what != What::kNone) note(operation, peer, event);
+    if (heard.kind != Kind::kNone) event = heard;
+    if (event.kind != Kind::kNone) note(operation, peer, event);
   }
   return moved;
 }
@@ -135,8 +135,8 @@ void TcpPeers::sleep(TcpOperation& operation, std::chrono::milliseconds limit) {
     // The reason may lie in front of the end here, too, behind all bytes of this operation.
     TcpEvent event;
     links_[peers[i]].discard(event);
-    if (event.what == What::kNone || event.what == What::kEnded)
-      event = {.what = What::kEnded, .text = "it gave up, and its output says why"};
+    if (event.kind == Kind::kNone || event.kind == Kind::kEnded)
+      event = {.kind = Kind::kEnded, .text = "it gave up, and its output says why"};
     note(operation, peers[i], event);
   }
 }
@@ -145,28 +145,28 @@ void TcpPeers::sleep(TcpOperation& operation, std::chrono::milliseconds limit) {
 void TcpPeers::note(TcpOperation& operation, std::size_t peer, TcpEvent& event) {
   const std::string doing =
       fmt::format("rank {}: {}: {}", options_.place.rank, describe(operation.head()), name(peer));
-  switch (event.what) {
-    case What::kNone:
+  switch (event.kind) {
+    case Kind::kNone:
       return;
-    case What::kOther:
+    case Kind::kOther:
       abort(&operation,
             fmt::format("rank {} does {}, {} does {}: they do different things, or train different "
                         "models",
                         options_.place.rank, describe(operation.head()), name(peer),
                         describe(event.head)));
-    case What::kReset:
+    case Kind::kReset:
       resets_[peer] = event.reset;
       for (std::size_t other = 0; other < links_.size(); ++other)
         if (has_part(operation, other)) links_[other].detach(operation, other);
       return throw_if_reset();
-    case What::kAbort:
+    case Kind::kAbort:
       abort(&operation, event.text);
-    case What::kLeft:
+    case Kind::kLeft:
       abort(&operation, fmt::format("{} has left: its program has destroyed its collective; {}",
                                     doing, last_of(peer)));
-    case What::kEnded:
+    case Kind::kEnded:
       abort(&operation, fmt::format("{} has ended ({}); {}", doing, event.text, last_of(peer)));
-    case What::kNonsense:
+    case Kind::kNonsense:
       abort(&operation,
             doing + " sent bytes that make no sense here: all ranks must run the same build");
   }
@@ -234,11 +234,11 @@ bool TcpPeers::reset_step(const ResetNote& mine, std::vector<std::optional<Reset
     // The reason why a peer has gone may lie in front of the end.
     TcpEvent heard;
     if (!theirs[peer]) links_[peer].discard(heard);
-    if (heard.what != What::kNone) event = heard;
-    if (event.what == What::kReset) {
+    if (heard.kind != Kind::kNone) event = heard;
+    if (event.kind == Kind::kReset) {
       theirs[peer] = event.reset;
-    } else if (event.what != What::kNone) {
-      abort(nullptr, event.what == What::kAbort ? event.text
+    } else if (event.kind != Kind::kNone) {
+      abort(nullptr, event.kind == Kind::kAbort ? event.text
                                                 : fmt::format("rank {}: reset: {} has ended",
                                                               options_.place.rank, name(peer)));
     }

@@ -16,9 +16,9 @@ namespace {
 constexpr std::size_t kStepBytes = std::size_t{256} << 10;
 
 // The bfloat16 that travel in place of float32 values.
-class Narrowed final : public TcpFeed {
+class NarrowFeed final : public TcpFeed {
  public:
-  Narrowed(std::span<float> values, TcpScratch& scratch, std::unique_ptr<TcpFeed> of_values)
+  NarrowFeed(std::span<float> values, TcpScratch& scratch, std::unique_ptr<TcpFeed> of_values)
       : values_(values),
         memory_(scratch.take(values.size() * sizeof(std::uint16_t))),
         of_values_(std::move(of_values)) {}
@@ -225,7 +225,7 @@ std::unique_ptr<TcpOperation> tcp_reduce_as_bfloat16(const OperationHead& head, 
                                                      TcpShared shared, TcpScratch& scratch) {
   const std::span values(reinterpret_cast<float*>(shared.data.data()),
                          shared.data.size() / sizeof(float));
-  auto narrowed = std::make_unique<Narrowed>(values, scratch, std::move(shared.feed));
+  auto narrowed = std::make_unique<NarrowFeed>(values, scratch, std::move(shared.feed));
   shared.data = narrowed->bytes();
   shared.feed = std::move(narrowed);
   return std::make_unique<TcpReduce>(head, place, std::move(shared), scratch);

@@ -123,10 +123,10 @@ class GradScaler {
 
   // Forgets unscale() if no step follows it: the gradients of the next pass are new ones, and
   // scaled.
-  void give_up_step() { unscaled_ = Unscaled::kNo; }
+  void give_up_step() { unscaled_ = UnscaleResult::kNo; }
 
   // Says whether unscale() was called since the last update() or give_up_step().
-  bool has_unscaled() const { return unscaled_ != Unscaled::kNo; }
+  bool has_unscaled() const { return unscaled_ != UnscaleResult::kNo; }
   // Returns the factor of the loss in the next pass.
   double scale() const { return scale_; }
   // Returns a copy of the state, for a checkpoint.
@@ -141,8 +141,8 @@ class GradScaler {
   double scale_;
   std::int64_t steps_since_change_ = 0;
   // The result of this step; unset before unscale().
-  enum class Unscaled { kNo, kFinite, kNotFinite };
-  Unscaled unscaled_ = Unscaled::kNo;
+  enum class UnscaleResult { kNo, kFinite, kNotFinite };
+  UnscaleResult unscaled_ = UnscaleResult::kNo;
 };
 
 // A model that computes in 16 bits, and float32 copies of its weights: the masters. The optimizer

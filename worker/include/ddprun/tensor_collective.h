@@ -33,14 +33,14 @@ namespace ddprun {
 class TensorCollective {
  public:
   // An all-reduce that was launched. Only moved, never copied. Give it to wait().
-  class Launched {
+  class Work {
    public:
-    Launched() = default;
-    Launched(const Launched&) = delete;
-    Launched& operator=(const Launched&) = delete;
-    Launched(Launched&&) = default;
-    Launched& operator=(Launched&&) = default;
-    ~Launched() = default;
+    Work() = default;
+    Work(const Work&) = delete;
+    Work& operator=(const Work&) = delete;
+    Work(Work&&) = default;
+    Work& operator=(Work&&) = default;
+    ~Work() = default;
 
    private:
     friend class TensorCollective;
@@ -70,10 +70,10 @@ class TensorCollective {
                   const OperationName& name = {});
   // Starts an all_reduce(); needs the tensor's size once more. Until wait() nobody may touch the
   // tensor; then it has the result.
-  Launched launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
-                             const OperationName& name = {});
+  Work launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                         const OperationName& name = {});
   // Waits until the tensor has its result. Does nothing the second time.
-  void wait(Launched& launched);
+  void wait(Work& launched);
 
   // Returns the tensors of all ranks, by rank: new ones. All must have the same type and sizes:
   // else CollectiveError.
@@ -97,11 +97,11 @@ class TensorCollective {
   void check_device(const at::Tensor& tensor, const char* operation) const;
   void check_target(const at::Tensor& tensor, const char* operation) const;
   void check_peer(int peer, const char* operation) const;
-  Launched prepare(const at::Tensor& tensor, Reduction reduction, const OperationName& name);
-  bool launch_piece(Launched& launched);
-  Ticket launch(const Launched& launched, Flat flat, std::int64_t begin);
-  void launch_and_take_all(Launched& launched);
-  void wait_for_piece(Launched& launched);
+  Work prepare(const at::Tensor& tensor, Reduction reduction, const OperationName& name);
+  bool launch_piece(Work& launched);
+  Ticket launch(const Work& launched, Flat flat, std::int64_t begin);
+  void launch_and_take_all(Work& launched);
+  void wait_for_piece(Work& launched);
   at::Tensor take_staging(std::size_t bytes);
   void keep_staging(at::Tensor memory);
 

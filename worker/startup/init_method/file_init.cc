@@ -40,7 +40,7 @@ constexpr milliseconds kFirstLook{20};
 constexpr milliseconds kLastLook{500};
 
 struct ProbeLeader {
-  Heard heard = Heard::kNobody;
+  StoreAnswer heard = StoreAnswer::kNobody;
   std::optional<store::Client> client;  // where it is the store of the record
 };
 
@@ -50,16 +50,16 @@ ProbeLeader probe_at(const InitRecord& record, const std::string& address) {
       store::BlockingSocket::connect(address, record.port, Clock::now() + kProbeTime);
   if (!socket) {
     const bool is_silent = socket.error().code() == ErrorCode::kTimedOut;
-    return {is_silent ? Heard::kSilence : Heard::kNobody, {}};
+    return {is_silent ? StoreAnswer::kSilence : StoreAnswer::kNobody, {}};
   }
   auto client = store::Client::connect(address, record.port, kProbeTime);
-  if (!client) return {Heard::kSilence, {}};
+  if (!client) return {StoreAnswer::kSilence, {}};
   const std::array key{init_key(record, "served")};
   const auto served = client->check(key);
-  if (!served) return {Heard::kSilence, {}};
-  if (!*served) return {Heard::kNobody, {}};
+  if (!served) return {StoreAnswer::kSilence, {}};
+  if (!*served) return {StoreAnswer::kNobody, {}};
   client->set_limit(kRequestTime);
-  return {Heard::kItsStore, std::move(*client)};
+  return {StoreAnswer::kItsStore, std::move(*client)};
 }
 
 // One rank that meets the others.
@@ -149,7 +149,7 @@ Result<void> RankAtFile::replace(const std::string& text) {
                          "what is in it was not written by ranks that meet: name another file");
     const std::string address = address_from(*other, here_);
     const bool lives = ::kill(other->process, 0) == 0 || errno == EPERM;
-    const Heard heard = probe_at(*other, address).heard;
+    const StoreAnswer heard = probe_at(*other, address).heard;
     const Earlier earlier = judge_earlier(*other, here_, lives, heard);
     if (earlier == Earlier::kRuns)
       return file_.error(ErrorCode::kRejected,

@@ -32,14 +32,14 @@ int milliseconds_until(InitFile::Deadline until) {
 }
 
 // How much of a file was read, and the errno that ended it; 0: none.
-struct Got {
+struct ReadResult {
   std::size_t size = 0;
   int why = 0;
 };
 
 // Reads until `bytes` is full or the file ends.
-Got read_all(int file, std::span<char> bytes) {
-  Got all;
+ReadResult read_all(int file, std::span<char> bytes) {
+  ReadResult all;
   while (all.why == 0 && all.size < bytes.size()) {
     const auto got = ::read(file, bytes.data() + all.size, bytes.size() - all.size);
     if (got == 0) break;
@@ -116,7 +116,7 @@ Result<std::optional<std::string>> InitFile::read_name(int folder, const std::st
   if (why == ELOOP || why == ENXIO || (why == 0 && !S_ISREG(found.st_mode)))
     return error(ErrorCode::kInvalidArgument, "it is no regular file");
   std::array<char, kInitRecordBytes + 1> bytes{};
-  const Got got = why == 0 ? read_all(file.get(), bytes) : Got{.why = why};
+  const ReadResult got = why == 0 ? read_all(file.get(), bytes) : ReadResult{.why = why};
   if (got.why == ESTALE) return std::optional<std::string>();
   if (got.why != 0) return failed("read it", got.why);
   return std::optional(std::string(bytes.data(), got.size));

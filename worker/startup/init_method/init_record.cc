@@ -124,15 +124,15 @@ std::string address_from(const InitRecord& record, const HostId& here) {
   return record.host == here ? "127.0.0.1" : record.address;
 }
 
-Earlier judge_earlier(const InitRecord& record, const HostId& here, bool lives, Heard heard) {
-  if (heard == Heard::kItsStore) return Earlier::kRuns;
+Earlier judge_earlier(const InitRecord& record, const HostId& here, bool lives, StoreAnswer heard) {
+  if (heard == StoreAnswer::kItsStore) return Earlier::kRuns;
   if (record.host == here) {
-    const bool is_over = !lives || heard == Heard::kNobody;
+    const bool is_over = !lives || heard == StoreAnswer::kNobody;
     return is_over ? Earlier::kOver : Earlier::kUnknown;
   }
   // Its loopback is not ours: whoever listens here, or not, says nothing.
   if (is_loopback(record.address)) return Earlier::kUnknown;
-  return heard == Heard::kNobody ? Earlier::kOver : Earlier::kUnknown;
+  return heard == StoreAnswer::kNobody ? Earlier::kOver : Earlier::kUnknown;
 }
 
 bool are_two_jobs(std::string_view one, std::string_view other) {

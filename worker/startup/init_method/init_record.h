@@ -50,7 +50,7 @@ std::string format_arrival(const Arrival& arrival);
 std::optional<Arrival> parse_arrival(std::string_view text);
 
 // The answer of the store that a record names.
-enum class Heard {
+enum class StoreAnswer {
   kItsStore,  // the store of this very start answers
   kNobody,    // nobody listens, the host cannot be reached, or the store of another start answers
   kSilence,   // something took the connection, or nothing refused it, and no answer came
@@ -64,7 +64,7 @@ std::string address_from(const InitRecord& record, const HostId& here);
 enum class Earlier { kRuns, kOver, kUnknown };
 
 // `lives`: the record's process is there, which is known on its own host alone.
-Earlier judge_earlier(const InitRecord& record, const HostId& here, bool lives, Heard heard);
+Earlier judge_earlier(const InitRecord& record, const HostId& here, bool lives, StoreAnswer heard);
 
 // Whether two names of jobs are those of two jobs. One that is empty says nothing.
 bool are_two_jobs(std::string_view one, std::string_view other);

@@ -25,9 +25,9 @@ std::uint16_t port_number(const WorkerEnv& world, int next) {
 }
 
 // Rank 0's. The program has no loop of its own.
-class Served final : public OwnStore {
+class Rank0Store final : public OwnStore {
  public:
-  ~Served() override {
+  ~Rank0Store() override {
     loop_.stop();
     if (thread_.joinable()) thread_.join();
   }
@@ -44,7 +44,7 @@ class Served final : public OwnStore {
 };
 
 Result<std::unique_ptr<OwnStore>> serve_job_port(WorkerEnv& world) {
-  auto store = std::make_unique<Served>();
+  auto store = std::make_unique<Rank0Store>();
   // Other hosts may know this one under another address.
   const std::string address = world.master_addr == "127.0.0.1" ? world.master_addr : "::";
   std::optional<Error> last;
@@ -110,7 +110,7 @@ Result<std::unique_ptr<OwnStore>> OwnStore::open(WorkerEnv& world, std::chrono::
 }
 
 Result<std::unique_ptr<OwnStore>> OwnStore::serve(WorkerEnv& world) {
-  auto store = std::make_unique<Served>();
+  auto store = std::make_unique<Rank0Store>();
   const bool all_here = world.local_world_size == world.world_size;
   auto acceptor = bind_listener(store->loop(), all_here ? "127.0.0.1" : "::", 0, "port");
   if (!acceptor) return acceptor.error();

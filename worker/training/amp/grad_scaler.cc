@@ -46,7 +46,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 
 bool GradScaler::unscale(const std::vector<at::Tensor>& parameters) {
   if (!options_.enabled) return true;
-  if (unscaled_ != Unscaled::kNo) return unscaled_ == Unscaled::kFinite;
+  if (unscaled_ != UnscaleResult::kNo) return unscaled_ == UnscaleResult::kFinite;
   // One call for all gradients of a kind, as PyTorch makes it.
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> kinds;
   for (const at::Tensor& parameter : parameters) {
@@ -72,13 +72,13 @@ bool GradScaler::unscale(const std::vector<at::Tensor>& parameters) {
     agreement_->sum(all);
     infinities = all.front();
   }
-  unscaled_ = infinities == 0 ? Unscaled::kFinite : Unscaled::kNotFinite;
+  unscaled_ = infinities == 0 ? UnscaleResult::kFinite : UnscaleResult::kNotFinite;
   return infinities == 0;
 }
 
 void GradScaler::update(bool is_finite) {
   if (!options_.enabled) return;
-  unscaled_ = Unscaled::kNo;
+  unscaled_ = UnscaleResult::kNo;
   if (!is_finite) {
     scale_ = rounded(scale_ * options_.backoff_factor);
     steps_since_change_ = 0;
@@ -94,7 +94,7 @@ void GradScaler::load(const GradScalerState& state) {
   check(state.scale > 0 && std::isfinite(state.scale), "scale", state.scale, "a number above 0");
   scale_ = rounded(state.scale);
   steps_since_change_ = state.steps_since_change;
-  unscaled_ = Unscaled::kNo;
+  unscaled_ = UnscaleResult::kNo;
 }
 
 }  // namespace ddprun

@@ -52,20 +52,20 @@ void GradientOrigins::begin(bool averaged) {
 }
 
 void GradientOrigins::add_own(std::size_t parameter) {
-  marks_.at(parameter).own = silent_ ? Own::kUnderNoSync : Own::kWithoutForward;
+  marks_.at(parameter).own = silent_ ? OwnReason::kUnderNoSync : OwnReason::kWithoutForward;
 }
 
 void GradientOrigins::set_average(std::size_t parameter) {
   begun_ = false;
   Mark& mark = marks_.at(parameter);
-  mark.own = Own::kNo;
+  mark.own = OwnReason::kNo;
   mark.fresh = true;
   set_version_of_average(parameters_[parameter].tensor.grad());
 }
 
 bool GradientOrigins::is_average(std::size_t parameter) const {
   const Mark& mark = marks_.at(parameter);
-  if (mark.own != Own::kNo) return false;
+  if (mark.own != OwnReason::kNo) return false;
   if (mark.fresh) return true;
   const at::Tensor& gradient = parameters_[parameter].tensor.grad();
   return !gradient.defined() || has_version_of_average(gradient) ||
@@ -94,10 +94,10 @@ void GradientOrigins::clear() {
 
 bool GradientOrigins::any_silent() const {
   return std::ranges::any_of(marks_,
-                             [](const Mark& mark) { return mark.own == Own::kUnderNoSync; });
+                             [](const Mark& mark) { return mark.own == OwnReason::kUnderNoSync; });
 }
 
-std::string GradientOrigins::name_all(Own own) const {
+std::string GradientOrigins::name_all(OwnReason own) const {
   return names_of(parameters_, [&](std::size_t i) {
     return parameters_[i].tensor.grad().defined() && !is_average(i) && marks_[i].own == own;
   });
@@ -111,13 +111,13 @@ std::optional<std::string> GradientOrigins::why_own() const {
         marks_[i].is_fresh_average() || !parameters_[i].tensor.grad().defined() || is_average(i);
   }
   if (all_averages) return std::nullopt;
-  if (const auto names = name_all(Own::kUnderNoSync); !names.empty()) {
+  if (const auto names = name_all(OwnReason::kUnderNoSync); !names.empty()) {
     return fmt::format(
         "the gradients of {} are this rank's own: the last backward() was under NoSync. End the "
         "NoSync before the last forward() and backward() of a step, or call zero_grad()",
         names);
   }
-  if (const auto names = name_all(Own::kWithoutForward); !names.empty()) {
+  if (const auto names = name_all(OwnReason::kWithoutForward); !names.empty()) {
     return fmt::format(
         "the gradients of {} have this rank's own in them: a backward() ran without a forward() of "
         "DataParallel before it. Call parallel.forward(net, ...) in place of net->forward(...). "
@@ -130,7 +130,7 @@ std::optional<std::string> GradientOrigins::why_own() const {
   return fmt::format(
       "the gradients of {} were not averaged: {}. Let backward() compute them, and not "
       "torch::autograd::grad(); or call zero_grad()",
-      name_all(Own::kNo),
+      name_all(OwnReason::kNo),
       begun_ ? "forward() of DataParallel has had no backward()"
              : "no backward() after a forward() of DataParallel has set them");
 }

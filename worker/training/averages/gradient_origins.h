@@ -50,11 +50,11 @@ class GradientOrigins {
 
  private:
   // How a gradient of this rank alone has come about.
-  enum class Own : std::uint8_t { kNo, kUnderNoSync, kWithoutForward };
+  enum class OwnReason : std::uint8_t { kNo, kUnderNoSync, kWithoutForward };
   struct Mark {
-    bool is_fresh_average() const { return fresh && own == Own::kNo; }
+    bool is_fresh_average() const { return fresh && own == OwnReason::kNo; }
 
-    Own own = Own::kNo;
+    OwnReason own = OwnReason::kNo;
     bool fresh = false;  // averaged, and neither a forward() nor a step since
     // A `.grad` that the program had put in place of the average when the optimizer stepped. Weak:
     // it holds the address, and no values.
@@ -62,7 +62,7 @@ class GradientOrigins {
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
   };
 
-  std::string name_all(Own own) const;
+  std::string name_all(OwnReason own) const;
 
   std::span<const NamedParameter> parameters_;
   std::vector<Mark> marks_;

@@ -89,7 +89,7 @@ std::uint64_t hash_of(std::span<const double> numbers, std::uint64_t start) {
   return start;
 }
 
-std::uint64_t hash_of(const SameWeights::Done& done, std::span<const double> weights) {
+std::uint64_t hash_of(const SameWeights::CallCounts& done, std::span<const double> weights) {
   std::uint64_t hash = kHashStart;
   for (const std::uint64_t part : {done.steps, done.settings.options(), done.settings.counts()})
     hash = hash_step(hash, part);

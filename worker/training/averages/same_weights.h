@@ -52,7 +52,7 @@ std::optional<std::string> parted(const std::vector<WeightsReport>& reports,
 class SameWeights {
  public:
   // The calls of a rank since the pass before.
-  struct Done {
+  struct CallCounts {
     std::uint64_t steps = 0;
     std::uint64_t forwards = 0;
     StepSettings settings = {};  // of the steps
@@ -117,7 +117,7 @@ class SameWeights {
   bool stopped_ = false;
   std::vector<double> now_;     // at tell()
   std::vector<double> before_;  // in the pass before
-  Done done_;
+  CallCounts done_;
   std::optional<std::string> parted_;
   std::vector<double> before_silent_;  // before the last forward() under NoSync
   int silent_changes_ = 0;             // in a row

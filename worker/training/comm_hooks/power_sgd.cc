@@ -26,7 +26,7 @@ namespace {
 
 // One gradient M (rows x columns), as a batch of one. So are the thin matrices P (rows x rank) and
 // Q (columns x rank).
-struct Thin {
+struct LowRankFactors {
   at::Tensor m;
   at::Tensor p;
   at::Tensor q;
@@ -39,7 +39,7 @@ struct BucketState {
   at::Tensor plain_sum;                // flat, in memory of the collective, as the next two
   at::Tensor ps;
   at::Tensor qs;
-  std::vector<Thin> thin;
+  std::vector<LowRankFactors> thin;
   std::vector<at::Tensor> plain;  // gradients that travel as they are
   at::Tensor input;
   bool has_qs = false;
@@ -110,7 +110,7 @@ class PowerSgd {
       bucket.sum(state.plain_sum);
     }
     begin_qs(state);
-    for (Thin& thin : state.thin) at::bmm_out(thin.p, thin.m, thin.q);
+    for (LowRankFactors& thin : state.thin) at::bmm_out(thin.p, thin.m, thin.q);
     if (!state.thin.empty()) bucket.sum(state.ps);
     bucket.then([this, &bucket, &state, &collective] { decompress(bucket, state, collective); });
   }
@@ -180,7 +180,7 @@ class PowerSgd {
     const bool random = !options_.warm_start || !state.has_qs;
     const auto generator =
         random ? at::make_generator<at::CPUGeneratorImpl>(next_seed()) : at::Generator();
-    for (Thin& thin : state.thin) {
+    for (LowRankFactors& thin : state.thin) {
       if (random) {
         thin.q.copy_(at::randn(thin.q.sizes(), generator, at::TensorOptions(thin.q.scalar_type())));
       }
@@ -208,7 +208,7 @@ class PowerSgd {
       gradient.copy_(state.plain_sum.narrow(0, begin, gradient.numel()).view(gradient.sizes()));
       begin += gradient.numel();
     }
-    for (Thin& thin : state.thin) {
+    for (LowRankFactors& thin : state.thin) {
       orthogonalize(thin.p, options_.orthogonalization_epsilon);
       at::bmm_out(thin.q, thin.m.transpose(1, 2), thin.p);
     }
@@ -216,7 +216,7 @@ class PowerSgd {
       collective.wait(collective.launch_sum(flat_of(state.qs)));
       state.qs.div_(ranks);
     }
-    for (Thin& thin : state.thin) at::bmm_out(thin.m, thin.p, thin.q.transpose(1, 2));
+    for (LowRankFactors& thin : state.thin) at::bmm_out(thin.m, thin.p, thin.q.transpose(1, 2));
     if (options_.use_error_feedback) state.error = state.input - bucket.buffer();
     state.input.reset();
     state.has_qs = true;

@@ -18,7 +18,7 @@ void BucketSums::launch(std::size_t bucket) {
   if (skipped(bucket)) return;
   ++launched_;
   if (buckets_.sparse(bucket) || buckets_.stay()) return;
-  UnderWay& under_way = under_way_.at(bucket);
+  LaunchedBucket& under_way = under_way_.at(bucket);
   if (!hook_) {
     Flat flat = buckets_.flat(bucket);
     flat.name = name_of_bucket(bucket);
@@ -36,7 +36,7 @@ void BucketSums::launch(std::size_t bucket) {
 
 void BucketSums::complete(std::size_t bucket) {
   if (skipped(bucket)) return;
-  const UnderWay& under_way = under_way_.at(bucket);
+  const LaunchedBucket& under_way = under_way_.at(bucket);
   if (under_way.sum) return collective_.wait(*under_way.sum);
   if (under_way.hooked) return under_way.hooked->finish();
   if (!buckets_.sparse(bucket)) return;

@@ -47,7 +47,7 @@ class BucketSums {
  private:
   // At most one of the two is there. A sparse bucket travels in complete(): each rank's may have
   // another size.
-  struct UnderWay {
+  struct LaunchedBucket {
     std::optional<Ticket> sum;
     std::unique_ptr<Bucket> hooked;
   };
@@ -57,7 +57,7 @@ class BucketSums {
   CommHook hook_;
   int divisor_;
   std::vector<bool> skipped_;
-  std::vector<UnderWay> under_way_;  // by bucket
+  std::vector<LaunchedBucket> under_way_;  // by bucket
   std::size_t launched_ = 0;
 };
 

@@ -24,13 +24,13 @@ namespace {
 
 // The parameters of all modules that have a DataParallel in this process, and the copies that it
 // knows.
-struct Listed {
+struct OwnerTable {
   std::mutex mutex;
   std::unordered_multimap<const at::TensorImpl*, const DataParallel*> owners;
 };
 
-Listed& listed() {
-  static Listed all;
+OwnerTable& listed() {
+  static OwnerTable all;
   return all;
 }
 
@@ -55,7 +55,7 @@ bool has_parameters(const torch::nn::Module& module, const std::vector<at::Tenso
 }
 
 bool is_listed(const at::Tensor& tensor) {
-  Listed& all = listed();
+  OwnerTable& all = listed();
   const std::lock_guard lock(all.mutex);
   return all.owners.contains(tensor.unsafeGetTensorImpl());
 }
@@ -63,7 +63,7 @@ bool is_listed(const at::Tensor& tensor) {
 }  // namespace
 
 void DataParallel::list_parameters(std::vector<at::Tensor> parameters) {
-  Listed& all = listed();
+  OwnerTable& all = listed();
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.owners, [this](const auto& owned) { return owned.second == this; });
   all_ = std::move(parameters);
@@ -159,7 +159,7 @@ void DataParallel::check_others() const {
   std::vector<const DataParallel*> others;
   std::size_t foreign = stepped_.size();
   {
-    Listed& all = listed();
+    OwnerTable& all = listed();
     const std::lock_guard lock(all.mutex);
     for (std::size_t i = 0; i < stepped_.size(); ++i) {
       if (!stepped_[i]->grad().defined()) continue;

@@ -62,7 +62,7 @@ void GradientReducer::begin_pass() {
   check_finished();
   if (hooks_.renew()) readiness_->follow(hooks_.nodes());
   collective_.check();  // on CUDA the sums may have failed after backward()
-  if (pass_.begin() == Pass::Begun::kAfterSums) count_step(own_worker_page());
+  if (pass_.begin() == Pass::BeginResult::kAfterSums) count_step(own_worker_page());
   if (layout_.waits_for_rebuild()) rebuild();
   times_.mark(PassTimes::Moment::kForwardBegins);
 }

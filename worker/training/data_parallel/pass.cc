@@ -47,11 +47,11 @@ Pass::State Pass::go(Event event) {
   return before;
 }
 
-Pass::Begun Pass::begin() {
+Pass::BeginResult Pass::begin() {
   const State before = go(Event::kBegin);
-  if (unfinished()) return Begun::kUnfinished;
+  if (unfinished()) return BeginResult::kUnfinished;
   count_step_of(before);
-  return is_after_sums(before) ? Begun::kAfterSums : Begun::kAgain;
+  return is_after_sums(before) ? BeginResult::kAfterSums : BeginResult::kAgain;
 }
 
 // A program that begins anew has used the sums: its step is made.

@@ -34,12 +34,12 @@ class Pass {
   State state() const { return state_; }
 
   // A forward() with gradients begins.
-  enum class Begun : std::uint8_t {
+  enum class BeginResult : std::uint8_t {
     kUnfinished,  // refused: the pass before has not ended. Nothing has changed
     kAgain,       // no pass was summed since the begin() before
     kAfterSums,   // the sums of the pass before are used: its step counts
   };
-  Begun begin();
+  BeginResult begin();
 
   // A forward() has ended whose gradients shall be averaged.
   void arm();

@@ -57,14 +57,14 @@ std::size_t unit_of(const at::Tensor& parameter,
   return *found;
 }
 
-struct Named {
+struct NamedParts {
   std::vector<const torch::nn::Module*> modules;
   std::vector<FlatUnit> units;
 };
 
 // Checks and names the parts of one rank's own model.
-Named named_units(const torch::nn::Module& module, const Collective& ranks,
-                  const std::vector<std::string>& names) {
+NamedParts named_units(const torch::nn::Module& module, const Collective& ranks,
+                       const std::vector<std::string>& names) {
   const bool cuda = ranks.device() == Device::kCuda;
   if (cuda && ranks.world_size() > 1)
     refuse(fmt::format("the {} ranks of '{}' are on GPUs: expected one there, or ranks on CPUs",
@@ -72,7 +72,7 @@ Named named_units(const torch::nn::Module& module, const Collective& ranks,
   if (names.empty()) refuse("expected the name of a unit, or several: none is there");
   const auto modules = module.named_modules("", /*include_self=*/true);
   const auto all = module.named_parameters();
-  Named named;
+  NamedParts named;
   std::vector<std::vector<NamedTensor>> parameters(names.size());
   for (const std::string& name : names) {
     const auto* const found = modules.find(name);
@@ -99,7 +99,7 @@ ShardedTraining::ShardedTraining(std::shared_ptr<torch::nn::Module> module, Coll
                                  const std::vector<std::string>& units)
     : module_(std::move(module)), ranks_(ranks), order_(units.size()), pass_(units.size()) {
   try {
-    Named named = named_units(*module_, ranks, units);
+    NamedParts named = named_units(*module_, ranks, units);
     modules_ = std::move(named.modules);
     flat_ = std::move(named.units);
   } catch (const std::invalid_argument& refusal) {

@@ -73,7 +73,7 @@ class ShardedUnits final : public Units {
   }
 
  private:
-  struct Gathered {
+  struct GatheredUnit {
     at::Tensor memory;
     TaskQueue::Number task;
   };
@@ -123,7 +123,7 @@ class ShardedUnits final : public Units {
   std::unique_ptr<Collective> ranks_;  // the thread's
   ShardSums sums_;
   std::vector<at::Tensor> shards_;
-  std::vector<std::optional<Gathered>> gathered_;
+  std::vector<std::optional<GatheredUnit>> gathered_;
   std::vector<at::Tensor> unused_;  // memory for a unit
   std::uint64_t gathered_bytes_ = 0;
   TaskQueue::Number latest_sum_ = 0;

@@ -118,15 +118,15 @@ void TensorCollective::keep_staging(at::Tensor memory) {
   staging_[length].push_back(std::move(memory));
 }
 
-TensorCollective::Launched TensorCollective::prepare(const at::Tensor& tensor, Reduction reduction,
-                                                     const OperationName& name) {
+TensorCollective::Work TensorCollective::prepare(const at::Tensor& tensor, Reduction reduction,
+                                                 const OperationName& name) {
   check_target(tensor, "all_reduce");
   check_type(tensor, reduction);
   if (std::exchange(resets_, ranks_.resets()) != ranks_.resets()) {
     staging_.clear();
     kept_bytes_ = 0;
   }
-  Launched launched;
+  Work launched;
   launched.tensor_ = tensor.detach();
   launched.row_ = plain(tensor);
   launched.numbers_ =
@@ -138,7 +138,7 @@ TensorCollective::Launched TensorCollective::prepare(const at::Tensor& tensor, R
 }
 
 // False: all are launched.
-bool TensorCollective::launch_piece(Launched& launched) {
+bool TensorCollective::launch_piece(Work& launched) {
   const std::int64_t left = launched.numbers_.numel() - launched.launched_;
   if (left == 0) return false;
   const auto most = static_cast<std::int64_t>(kPieceBytes / launched.numbers_.itemsize());
@@ -155,7 +155,7 @@ bool TensorCollective::launch_piece(Launched& launched) {
 }
 
 // The flat is a piece of a tensor whose rows lie in the order of their ranks.
-Ticket TensorCollective::launch(const Launched& launched, Flat flat, std::int64_t begin) {
+Ticket TensorCollective::launch(const Work& launched, Flat flat, std::int64_t begin) {
   if (!launched.part_.defined()) return ranks_.launch(flat, launched.reduction_);
   const auto numbers = static_cast<std::size_t>(launched.part_.numel());
   const auto before = static_cast<std::size_t>(begin);
@@ -169,7 +169,7 @@ Ticket TensorCollective::launch(const Launched& launched, Flat flat, std::int64_
   return ranks_.launch_reduce_scatter(flat, parts, launched.reduction_);
 }
 
-void TensorCollective::wait_for_piece(Launched& launched) {
+void TensorCollective::wait_for_piece(Work& launched) {
   auto& [memory, staged, begin, ticket] = launched.pieces_.front();
   ranks_.wait(ticket);
   const bool scatters = launched.part_.defined();
@@ -183,36 +183,36 @@ void TensorCollective::wait_for_piece(Launched& launched) {
   launched.pieces_.pop_front();
 }
 
-TensorCollective::Launched TensorCollective::launch_all_reduce(const at::Tensor& tensor,
-                                                               Reduction reduction,
-                                                               const OperationName& name) {
+TensorCollective::Work TensorCollective::launch_all_reduce(const at::Tensor& tensor,
+                                                           Reduction reduction,
+                                                           const OperationName& name) {
   const at::NoGradGuard no_grad;
-  Launched launched = prepare(tensor, reduction, name);
+  Work launched = prepare(tensor, reduction, name);
   while (launch_piece(launched)) {
   }
   return launched;
 }
 
-void TensorCollective::wait(Launched& launched) {
+void TensorCollective::wait(Work& launched) {
   if (!launched.tensor_.defined()) return;
   if (launched.resets_ != ranks_.resets())
     throw CollectiveError("wait: a reset() since has given this all_reduce up");
   const at::NoGradGuard no_grad;
   while (!launched.pieces_.empty()) wait_for_piece(launched);
   if (!is_plain(launched.tensor_)) launched.tensor_.copy_(launched.row_);
-  launched = Launched();
+  launched = Work();
 }
 
 void TensorCollective::all_reduce(const at::Tensor& tensor, Reduction reduction,
                                   const OperationName& name) {
   const at::NoGradGuard no_grad;
-  Launched launched = prepare(tensor, reduction, name);
+  Work launched = prepare(tensor, reduction, name);
   launch_and_take_all(launched);
   wait(launched);
 }
 
 // A large tensor travels in pieces, few at a time.
-void TensorCollective::launch_and_take_all(Launched& launched) {
+void TensorCollective::launch_and_take_all(Work& launched) {
   while (launch_piece(launched)) {
     if (launched.pieces_.size() == kPiecesUnderWay) wait_for_piece(launched);
   }
@@ -246,7 +246,7 @@ at::Tensor TensorCollective::reduce_scatter(const at::Tensor& tensor, Reduction 
     refuse("reduce_scatter",
            fmt::format("{} cannot be cut into {} parts of rows", description(tensor), ranks));
   const at::NoGradGuard no_grad;
-  Launched launched = prepare(plain(tensor), reduction, name);
+  Work launched = prepare(plain(tensor), reduction, name);
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
   sizes[0] /= ranks;
   const at::Tensor result = at::empty(sizes, launched.row_.options());

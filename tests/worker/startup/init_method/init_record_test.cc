@@ -96,33 +96,34 @@ TEST(InitRecord, KnowsWhereToProbe) {
 
 TEST(EarlierStart, RunsWhereItsStoreAnswers) {
   for (const HostId& here : {kHere, kElsewhere})
-    EXPECT_EQ(judge_earlier(some_record(), here, true, Heard::kItsStore), Earlier::kRuns);
+    EXPECT_EQ(judge_earlier(some_record(), here, true, StoreAnswer::kItsStore), Earlier::kRuns);
 }
 
 TEST(EarlierStart, IsOverWhereNobodyListens) {
   for (const HostId& here : {kHere, kElsewhere}) {
     for (const bool lives : {false, true})
-      EXPECT_EQ(judge_earlier(some_record(), here, lives, Heard::kNobody), Earlier::kOver);
+      EXPECT_EQ(judge_earlier(some_record(), here, lives, StoreAnswer::kNobody), Earlier::kOver);
   }
 }
 
 // Another program may have its port by now, and wait for more than our greeting.
 TEST(EarlierStart, IsOverOnItsOwnHostWithoutItsProcess) {
-  EXPECT_EQ(judge_earlier(some_record(), kHere, false, Heard::kSilence), Earlier::kOver);
-  EXPECT_EQ(judge_earlier(some_record(), kHere, true, Heard::kSilence), Earlier::kUnknown);
+  EXPECT_EQ(judge_earlier(some_record(), kHere, false, StoreAnswer::kSilence), Earlier::kOver);
+  EXPECT_EQ(judge_earlier(some_record(), kHere, true, StoreAnswer::kSilence), Earlier::kUnknown);
 }
 
 // A number of a process means something on its own host alone.
 TEST(EarlierStart, IsUnknownWhereAnotherHostIsSilent) {
   for (const bool lives : {false, true})
-    EXPECT_EQ(judge_earlier(some_record(), kElsewhere, lives, Heard::kSilence), Earlier::kUnknown);
+    EXPECT_EQ(judge_earlier(some_record(), kElsewhere, lives, StoreAnswer::kSilence),
+              Earlier::kUnknown);
 }
 
 TEST(EarlierStart, IsUnknownBehindAnotherHostsLoopback) {
   InitRecord record = some_record();
   record.address = "127.0.0.1";
-  EXPECT_EQ(judge_earlier(record, kElsewhere, false, Heard::kNobody), Earlier::kUnknown);
-  EXPECT_EQ(judge_earlier(record, kHere, false, Heard::kNobody), Earlier::kOver);
+  EXPECT_EQ(judge_earlier(record, kElsewhere, false, StoreAnswer::kNobody), Earlier::kUnknown);
+  EXPECT_EQ(judge_earlier(record, kHere, false, StoreAnswer::kNobody), Earlier::kOver);
 }
 
 TEST(InitArrival, IsReadAsItWasWritten) {

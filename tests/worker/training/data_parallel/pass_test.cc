@@ -95,13 +95,13 @@ Parted    reset           -           Parted
 Parted    ranks_parted    -           Parted
 )";
 
-std::string text_of(Pass::Begun begun) {
+std::string text_of(Pass::BeginResult begun) {
   switch (begun) {
-    case Pass::Begun::kUnfinished:
+    case Pass::BeginResult::kUnfinished:
       return "unfinished";
-    case Pass::Begun::kAgain:
+    case Pass::BeginResult::kAgain:
       return "again";
-    case Pass::Begun::kAfterSums:
+    case Pass::BeginResult::kAfterSums:
       return "after_sums";
   }
   return "?";
@@ -218,7 +218,7 @@ TEST(Pass, FollowsTheTableInEachStateAtEachEvent) {
 TEST(Pass, CountsPassesAndStepsOfATraining) {
   Pass pass;
   for (std::uint64_t i = 1; i <= 3; ++i) {
-    EXPECT_EQ(pass.begin(), i == 1 ? Pass::Begun::kAgain : Pass::Begun::kAfterSums);
+    EXPECT_EQ(pass.begin(), i == 1 ? Pass::BeginResult::kAgain : Pass::BeginResult::kAfterSums);
     pass.arm();
     EXPECT_EQ(pass.gradient(), Pass::Gradient::kTakesPart);
     EXPECT_EQ(pass.gradient(), Pass::Gradient::kTakesPart);

@@ -71,7 +71,7 @@ TEST(TensorCollective, LaunchManyAndWaitLater) {
     TensorCollective tensors(collective);
     for (int round = 0; round < 3; ++round) {  // the second round uses the memory of the first
       std::vector<at::Tensor> mine;
-      std::vector<TensorCollective::Launched> launched;
+      std::vector<TensorCollective::Work> launched;
       for (int i = 0; i < 20; ++i) {
         mine.push_back(torch::full({i + 1}, collective.rank() + i, torch::kLong));
         launched.push_back(tensors.launch_all_reduce(mine.back(), Reduction::kMax));
@@ -92,7 +92,7 @@ TEST(TensorCollective, WaitOnceForEach) {
     tensor.fill_(5);
     tensors.wait(launched);  // nothing
     EXPECT_EQ(first_of(tensor), 5.0F);
-    TensorCollective::Launched none;
+    TensorCollective::Work none;
     tensors.wait(none);
   });
 }
