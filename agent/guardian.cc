@@ -296,7 +296,7 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   ::close(alive[1]);
   // A session of its own: a Ctrl-C, or a `kill -9 %1` of the shell, then hits only the guardian.
   ::setsid();
-  // Not the guardian's name: `pkill -9 ddprun` then leaves the agent alive, and it cleans up.
+  // The agent has a name of its own. So `pkill -9 ddprun` leaves it alive, and it cleans up.
   ::prctl(PR_SET_NAME, "ddp-agent");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   start.guardian_pipe = alive[0];
@@ -306,7 +306,8 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   const int exit_code = agent(start);
   std::fflush(nullptr);
   if (::getppid() != guardian) remove_owner_lock(job.cookie);
-  // Not exit(): handlers that were registered before the fork belong to the guardian's copy.
+  // exit() must not be called: handlers that were registered before the fork belong to the
+  // guardian's copy.
   ::_exit(exit_code);
 }
 

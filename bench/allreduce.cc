@@ -40,7 +40,7 @@ using ddprun::Result;
 using ddprun::worker::PipeExchange;
 using Clock = std::chrono::steady_clock;
 
-// Not counted: the first sums touch the pages and fill the caches.
+// The first sums are not counted: they touch the pages and fill the caches.
 constexpr int kWarmUps = 5;
 
 // The limit of one wait for the other ranks.

@@ -181,7 +181,7 @@ inline void set_weights(Model& model) {
   }
 }
 
-// Null: there is no such model.
+// Null if there is no such model.
 inline std::shared_ptr<Model> make_model(std::string_view name) {
   std::shared_ptr<Model> model;
   if (name == "mlp") model = std::make_shared<Mlp>();

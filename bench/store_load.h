@@ -48,7 +48,7 @@ class Socket {
   // Reads so many bytes.
   void await(std::size_t bytes);
   void ask(std::string_view request, std::size_t answer_bytes);
-  // Reads some of what is there, without waiting. False: nothing was there.
+  // Reads some of what is there, without waiting. False if nothing was there.
   bool discard();
   // Until the server ends the connection. Bytes that come before are dropped.
   void await_end();

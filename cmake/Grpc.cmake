@@ -4,8 +4,8 @@ find_package(PkgConfig REQUIRED)
 find_program(DDPRUN_PROTOC protoc REQUIRED)
 find_program(DDPRUN_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 
-# Not pkg_check_modules(): it asks 16 times, and each answer takes seconds (Abseil has some two
-# hundred packages).
+# pkg_check_modules() asks 16 times, and each answer takes seconds (Abseil has some two hundred
+# packages). So it is not used.
 if(NOT DDPRUN_GRPC_LIBS)
   execute_process(COMMAND "${PKG_CONFIG_EXECUTABLE}" --static --libs-only-l grpc++ protobuf
     OUTPUT_VARIABLE _libs OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)

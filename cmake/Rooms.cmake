@@ -31,7 +31,7 @@ endif()
 find_package(Boost 1.81 EXACT REQUIRED)
 
 add_library(ddprun_flags INTERFACE)
-# Not for programs on an installed engine: warnings are the business of whoever builds a file.
+# Programs on an installed engine do not get these. They choose their warnings themselves.
 target_compile_options(ddprun_flags INTERFACE
   $<BUILD_INTERFACE:-Wall> $<BUILD_INTERFACE:-Wextra> $<BUILD_INTERFACE:-Wshadow> $<BUILD_INTERFACE:-Wconversion>
   $<BUILD_INTERFACE:-Wswitch-enum> $<BUILD_INTERFACE:-Werror>

@@ -124,7 +124,7 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
   wipe_variable("DDPRUN_TOKEN");
   if (token->empty())
     log::warning(
-        "no token is set: whoever reaches the port and knows a job's id can join it, and ddpctl "
+        "no token is set: anyone who reaches the port and knows a job's id can join it, and ddpctl "
         "works on this host only; set DDPRUN_TOKEN or --token-file");
   log::set_level(log::Level::kInfo);  // who leads
   ::signal(SIGPIPE, SIG_IGN);
@@ -139,7 +139,7 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
   if (const auto opened = daemon.open(); !opened) return fail(opened.error().message(), kFailed);
   if (!token->empty() && token->size() < kShortToken)
     log::warning(fmt::format(
-        "the token has {} bytes: who stands in for this host can find it by trying; make one with "
+        "the token has {} bytes: an impostor of this host can find it by trying; make one with "
         "`openssl rand -hex 32`",
         token->size()));
   const auto pages = serve_status(loop, options, daemon, !token->empty());

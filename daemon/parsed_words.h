@@ -1,5 +1,5 @@
 // The words of a command line, sorted into flags and operands by a table of getopt_long(3). Knows
-// no flag's meaning. Not for two threads at a time: getopt(3) has one state.
+// no flag's meaning. Two threads must not call it at a time: getopt(3) has one state.
 #pragma once
 
 #include <getopt.h>

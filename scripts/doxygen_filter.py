@@ -12,7 +12,9 @@ import sys
 
 COMMENT = re.compile(r"\s*//( |$)")
 TRAILING = re.compile(r"(?P<code>\s*[^/\s#}].*?)\s+// (?!NOLINT)(?P<text>.*)")
-GIVEN = re.compile(r"\s*(?:\w[\w:<>&, ]*|~)?[\w=~]+\(.*\)(?: const)?(?: noexcept)? = (?:delete|default);")
+GIVEN = re.compile(
+    r"\s*(?:\w[\w:<>&, ]*|~)?[\w=~]+\(.*\)(?: const)?(?: noexcept)? = (?:delete|default);"
+)
 FIELDS = re.compile(r"(?P<type>\s*[\w:]+) (?P<fields>\w+ = \w+(?:, \w+ = \w+)+);")
 TYPE = re.compile(r"\b(?:namespace|class|struct|union|enum)\b")
 QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'|//.*')
@@ -46,7 +48,9 @@ class Scopes:
     def read(self, line):
         for part in re.split(r"([{};])", QUOTED.sub("", line)):
             if part == "{":
-                is_type = TYPE.search(re.sub(r"template <.*?> ?(?=struct|class)", "", self.statement))
+                is_type = TYPE.search(
+                    re.sub(r"template <.*?> ?(?=struct|class)", "", self.statement)
+                )
                 self.is_type.append(bool(is_type) and "(" not in self.statement)
             elif part == "}" and self.is_type:
                 self.is_type.pop()

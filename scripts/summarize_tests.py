@@ -25,7 +25,9 @@ LINE_CHARACTERS = 500  # of one of them
 # The mark of a test that judged for itself: GoogleTest, Python's unittest and our scripts. One that
 # crashed says nothing.
 JUDGED = re.compile(r"\bFAILED\b")
-SANITIZER_REPORT = re.compile(r"(ERROR|WARNING): (Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ")
+SANITIZER_REPORT = re.compile(
+    r"(ERROR|WARNING): (Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: "
+)
 
 # How ctest marks a test that skipped itself. Any other test that did not run (no program, no
 # fixture) failed.
@@ -35,7 +37,9 @@ SELF_SKIPPED = ("SKIP_REGULAR_EXPRESSION_MATCHED", "SKIP_RETURN_CODE=")
 def skip_reason(case):
     """GoogleTest prints `file:line: Skipped` and the reason below it; a script's last line is its
     reason."""
-    lines = [line.strip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()
+    ]
     for number, line in enumerate(lines[:-1]):
         if line.endswith(": Skipped"):
             return lines[number + 1]

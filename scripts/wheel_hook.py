@@ -17,9 +17,14 @@ class WheelHook(BuildHookInterface):
     def initialize(self, version, build_data):
         program = pathlib.Path(self.root, os.environ.get("DDPRUN", "build/bin/ddprun"))
         if not program.exists():
-            raise FileNotFoundError(f"{program} is not built: ./quickstart --launcher-only builds it")
+            raise FileNotFoundError(
+                f"{program} is not built: ./quickstart --launcher-only builds it"
+            )
         if b"ld-linux" in program.read_bytes()[:4096]:
-            raise ValueError(f"{program} is linked dynamically (a build with a sanitizer?): the wheel promises that it is not")
+            raise ValueError(
+                f"{program} is linked dynamically (a build with a sanitizer?): "
+                "the wheel promises that it is not"
+            )
         build_data["tag"] = TAG
         build_data["pure_python"] = False
         build_data["shared_scripts"][str(program)] = "ddprun"

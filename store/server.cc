@@ -336,7 +336,8 @@ void Server::Core::look_at_memory() {
   if (memory_.is_due(held)) memory_.looked(limits_, held, memory_left());
 }
 
-// Not the connection that happens to pass the limit: a hoarder could make all others pay.
+// Drops the largest connection, not the one that passes the limit. Else a hoarder could make all
+// others pay.
 void Server::Core::drop_largest() {
   const auto largest = std::ranges::max_element(
       connections_, {}, [](const auto& entry) { return entry.second->counted; });

@@ -136,7 +136,8 @@ void Decoder::keep() {
     pending_.append(input_.substr(start_));
     start_ = 0;
   } else if (start_ >= pending_.size() - start_) {
-    // Not sooner: however many turns it takes to decode them, each byte is moved once or twice.
+    // It is not done sooner. So each byte is moved once or twice, in however many turns they are
+    // decoded.
     pending_.erase(0, start_);
     start_ = 0;
     if (pending_.empty() && pending_.capacity() > kKeptCapacityBytes) pending_.shrink_to_fit();

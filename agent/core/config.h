@@ -23,8 +23,8 @@ namespace ddprun::agent {
 inline constexpr int kMaxNodes = rendezvous::kMaxNodes;
 
 // The streams of one worker, and where each goes. Redirected: to the worker's file only. Tee'd: to
-// the file and, line by line with a prefix, to the console. Neither: to the console, byte for byte.
-// agent/output/worker_files.h has the full table.
+// the file and, line by line with a prefix, to the console. With neither, it goes to the console,
+// byte for byte. agent/output/worker_files.h has the full table.
 struct StreamPlan {
   bool redirect_stdout = false;
   bool redirect_stderr = false;

@@ -165,7 +165,7 @@ asio::awaitable<void> Console::flush(std::chrono::milliseconds limit) {
     const std::size_t before = queued_bytes_;
     patience_.expires_after(limit);
     co_await patience_.async_wait(kAsTuple);
-    // Not `==`: the log may have queued more while the reader took nothing.
+    // `==` would be wrong: the log may have queued more while the reader took nothing.
     if (queued_bytes_ >= before) break;
   }
   give_up();

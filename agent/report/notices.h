@@ -31,8 +31,9 @@ class Notices {
   Notices(std::string called, bool quiet, bool terminal)
       : called_(std::move(called)), quiet_(quiet), terminal_(terminal) {}
 
-  // These return what to write on stderr, newline included. If it is empty, write nothing. The job
-  // starts; says so once, for the first attempt only. An empty `log_folder` is not named.
+  // These return what to write on stderr, newline included. If it is empty, write nothing.
+  //
+  // The job starts; says so once, for the first attempt only. An empty `log_folder` is not named.
   std::string started(const rendezvous::Round& round, const std::string& log_folder);
   // `restarts`: restarts so far, this one included.
   std::string restarting(const rendezvous::Failure& cause, int restarts, const RestartPlan& plan);

@@ -60,11 +60,11 @@ void Reporter::tell_of_missing_token() {
   if (has_token && plan.token.size() >= kShortToken) return;
   if (has_token)
     return log::warning(fmt::format(
-        "the job's token has {} bytes: who stands in for the host can find it by trying; make one "
+        "the job's token has {} bytes: an impostor of the host can find it by trying; make one "
         "with `openssl rand -hex 32`",
         plan.token.size()));
   log::warning(
-      "no DDPRUN_TOKEN is set: whoever knows the rendezvous id can join this job; set it, or "
+      "no DDPRUN_TOKEN is set: anyone who knows the rendezvous id can join this job; set it, or "
       "DDPRUN_TOKEN_FILE, to one secret on all nodes");
 }
 

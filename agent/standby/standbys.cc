@@ -54,7 +54,8 @@ void add_hook(std::vector<std::string>& env, const std::string& folder, const st
   const auto found = find_variable(env, name);
   const bool given = found != env.end();
   const std::string path = given ? found->substr(name.size() + 1) : "";
-  // Not one that ddprun has inherited: the hook would make it the worker's PYTHONPATH.
+  // A variable that ddprun has inherited is left out: the hook would make it the worker's
+  // PYTHONPATH.
   std::erase_if(env,
                 [](const std::string& entry) { return entry.starts_with("DDPRUN_PYTHONPATH="); });
   if (given) set_variable(env, "DDPRUN_PYTHONPATH", path);

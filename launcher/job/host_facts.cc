@@ -215,7 +215,7 @@ fs::path environment_below(const fs::path& place) {
 }
 
 PythonPlace python_place(const fs::path& python, std::string found_by) {
-  // Not resolved: the python3 of a virtual environment is a link to another one's.
+  // Links are not resolved: the python3 of a virtual environment is a link to another one's.
   std::error_code no_working_directory;
   const fs::path place = fs::absolute(python, no_working_directory).parent_path().parent_path();
   const fs::path below = environment_below(place);

@@ -65,14 +65,14 @@ constexpr std::array kVariables = {
     Entry{"DDPRUN_TOKEN, DDPRUN_TOKEN_FILE",
           "The secret of a job of several nodes, or a file with it. Without them the id of the "
           "rendezvous stands in."},
-    Entry{
-        "OMP_NUM_THREADS",
-        "Handed to the workers. Where it is not set: a worker's part of SLURM_CPUS_PER_TASK, else "
-        "1 if there are several."},
+    Entry{"OMP_NUM_THREADS",
+          "Handed to the workers. If it is not set, they get a worker's part of "
+          "SLURM_CPUS_PER_TASK, else 1 if there are several."},
     Entry{"DDPRUN_DEADLINE",
-          "Set for each worker where Slurm says when it ends the job, in seconds after 1970."},
+          "Set for each worker if Slurm says when it ends the job, in seconds after 1970."},
     Entry{"CUDA_VISIBLE_DEVICES", "The GPUs that --nproc-per-node=gpu and auto count."},
-    Entry{"TORCHELASTIC_ERROR_FILE", "Where the error of the worker that failed first is copied."},
+    Entry{"TORCHELASTIC_ERROR_FILE",
+          "The file to which the error of the worker that failed first is copied."},
     Entry{"RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
           "Set for each worker, with others of torchrun's."},
 };

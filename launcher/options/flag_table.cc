@@ -110,7 +110,7 @@ constexpr std::array kTable = {
   Flag{FlagId::kLocalRank, "local-rank", 0, kSwitch, kOwn, kPet, "0", "",
        "hand SCRIPT --local-rank=K, as torch.distributed.launch does"},
   Flag{FlagId::kUseEnv, "use-env", 0, kSwitch, kOwn, kPet, "0", "",
-       "do not; LOCAL_RANK is set in any case"},
+       "hand it no --local-rank; LOCAL_RANK is set in any case"},
   Flag{FlagId::kVersion, "version", 0, kSwitch, kOwn, kNoPet, "0", "", "print the version"},
 };
 // clang-format on

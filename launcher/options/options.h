@@ -133,8 +133,8 @@ struct HostFacts {
 
 using ParseResult = std::variant<Options, Answer, UsageError>;
 
-// `args` is argv without the program's name. Bad input is a UsageError, never an exception. Not for
-// two threads at once: getopt_long keeps its place in globals, which each call resets.
+// `args` is argv without the program's name. Bad input is a UsageError, never an exception. Two
+// threads must not call it at once: getopt_long keeps its place in globals, which each call resets.
 ParseResult parse(const std::vector<std::string>& args, const EnvLookup& env,
                   const HostFacts& host);
 

@@ -126,8 +126,7 @@ void read_output(ParseContext& context) {
   const std::string specs = given.text(FlagId::kLogsSpecs);
   if (!specs.empty() && specs != "default") {
     context.fail(FlagId::kLogsSpecs, 1,
-                 "plugins are Python and are not loaded; --tee, --redirects and the filters are "
-                 "what there is");
+                 "plugins are Python and are not loaded; use --tee, --redirects and the filters");
   }
   auto ranks = context.value_of(FlagId::kLocalRanksFilter, parse_ranks);
   if (!ranks.empty()) options.shown_ranks = std::move(ranks);

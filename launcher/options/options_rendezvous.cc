@@ -53,8 +53,8 @@ void warn_of_loopback(ParseContext& context) {
                   kDefaultMasterPort));
 }
 
-// Not given, on one node: 0, any free port. A fixed port would collide with the next job of this
-// machine.
+// If it is not given, it is 0 on one node: any free port. A fixed port would collide with the next
+// job of this machine.
 std::uint16_t master_port(ParseContext& context) {
   const ParsedArguments& given = context.given;
   if (!given.has(FlagId::kMasterPort)) {

@@ -170,7 +170,8 @@ struct SessionLost {
   bool was_reached = true;  // false: nobody ever answered at the endpoint
   // The host's kernel closed the connection, as at the end of a process. A firewall resets it.
   bool was_closed = false;
-  // Not fenced: until then the workers may live, also those that end already. Zero: nobody said.
+  // If it is not fenced, the workers may live until then, also those that end already. Zero: nobody
+  // said.
   std::chrono::steady_clock::time_point lease_ends{};
   // The lease ended while this process was suspended, and nobody has answered since: perhaps nobody
   // missed it.

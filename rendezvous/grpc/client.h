@@ -35,7 +35,7 @@ struct RemoteOptions {
   int port_count = 1;
   CallerToken token{};           // this node and the host prove that they know it
   std::string rdzv_id = "none";  // must be the job that the host serves
-  // Not set: no TLS. The host's certificate must bear `host`.
+  // Without it there is no TLS. The host's certificate must bear `host`.
   TlsFiles tls{};
   // How long it may take in all until the host is reached and has let us in.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(60);

@@ -57,7 +57,7 @@ class ClientCall final : public grpc::ClientBidiReactor<v4::FromNode, v4::ToNode
     gate_->post([self = self_, message = decode(in_)](Owner& session) {
       session.on_message(self, message);
     });
-    // Not left to the loop: gRPC tells the end of a call only when nothing is left to read.
+    // This is not left to the loop. gRPC tells the end of a call only when nothing is left to read.
     StartRead(&in_);
   }
   void OnWriteDone(bool ok) override { perform(writer_.written(ok)); }

@@ -103,9 +103,9 @@ void Connections::add(int fd, Way way, std::string address) {
   // Only now, because all are looked at: forget those that gRPC has closed.
   std::erase_if(unauthenticated_, [this](int peer) { return !is_open(peer); });
   if (unauthenticated_.size() <= most_unauthenticated_) return;
-  // Not close(): the descriptor is gRPC's. After a close() here the kernel could give its number to
-  // another connection while gRPC still uses it. gRPC reads the end that shutdown() makes, and
-  // closes the descriptor itself.
+  // close() would be wrong: the descriptor is gRPC's. After a close() here the kernel could give
+  // its number to another connection while gRPC still uses it. gRPC reads the end that shutdown()
+  // makes, and closes the descriptor itself.
   cut(unauthenticated_.front());
   unauthenticated_.pop_front();
 }

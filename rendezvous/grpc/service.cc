@@ -306,8 +306,8 @@ bool Service::Calls::find_job(Node& node, const NodeSpec& spec, const ResumeRequ
   return host != nullptr;
 }
 
-// Not while much waits to be written: leases must not fill the queue of a node that does not read.
-// Its lease then ends, as it would without a network.
+// Grants no lease while much waits to be written. Leases must not fill the queue of a node that
+// does not read. Its lease then ends, as it would without a network.
 void Service::Calls::grant_lease(Node& node, const Heartbeat& heartbeat) {
   if (!node.call->has_room()) return;
   const int here = std::max(options_.expected_nodes, static_cast<int>(nodes_.size()));

@@ -205,7 +205,7 @@ inline void ServerStream::await_call(StreamServer& server, grpc::ServerCompletio
   server.service_.RequestOpenSession(&wire_->context, &wire_->stream, &queue, &queue, &opened_);
 }
 
-// Not ok: the server shuts down, and there was no call.
+// If it is not ok, the server shuts down, and there was no call.
 inline void ServerStream::on_opened(bool ok) {
   if (!ok) return release();
   server_->await_call(*queue_);

@@ -172,7 +172,7 @@ class Etcd:
         return answer["kvs"][0] if answer.get("kvs") else None
 
     def value(self, key):
-        """None: the key is not there."""
+        """None if the key is not there."""
         kept = self.kept(key)
         return base64.b64decode(kept["value"]).decode() if kept else None
 

@@ -87,8 +87,8 @@ def heard(number, _frame):
 
 
 def wait_for_signals():
-    """Handlers run. Not by pause(): a signal that comes just before it would wait for the next
-    one."""
+    """Handlers run. pause() would not do: a signal that comes just before it would wait for the
+    next one."""
     heard_at, told_at = os.pipe()
     os.set_blocking(told_at, False)
     signal.set_wakeup_fd(told_at)

@@ -210,7 +210,7 @@ class Site {
     return client;
   }
 
-  // False: the server has closed, so that nothing is promised any more of what comes now.
+  // False if the server has closed, so that nothing is promised any more of what comes now.
   static bool send(Client& client, std::string_view bytes) {
     if (client.fd < 0 || client.is_half_closed || client.is_disturbed) return false;
     const auto taken = ::send(client.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -186,7 +186,7 @@ class Conversation {
     connection.decoded_bytes += again.size();
   }
 
-  // False: the connection broke a rule.
+  // False if the connection broke a rule.
   bool apply(const Connection& connection, const Request& request) {
     const Expected expected = model_.apply(connection.id, request);
     store::Replies replies;

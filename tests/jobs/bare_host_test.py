@@ -158,7 +158,7 @@ class BareHost(JobTest):
         self.assertIn("No space left on device; make room on that file system", err)
 
     def test_what_the_user_named_may_stop_the_job(self):
-        # Not by rights: root may write everywhere else.
+        # Rights would not do: root may write everywhere else.
         self.refused(1, ["--log-dir=/proc/logs"], "--log-dir=/proc/logs", "/bin/true")
         blocked = self.folder / "file"
         blocked.touch()

@@ -11,7 +11,8 @@ import time
 from machine import free_port, signal_waits, state_of, wait_until
 from support import DEAF, HEARING, SLEEPER, JobTest, main, told, with_variables
 
-# The handlers run. Not by pause(): a signal that comes just before it would wait for the next one.
+# The handlers run. pause() would not do: a signal that comes just before it would wait for the next
+# one.
 HEARS_SIGNALS = """
 heard_at, told_at = os.pipe()
 os.set_blocking(told_at, False)

@@ -94,7 +94,7 @@ class Etcd:
         return begun
 
     def value(self, key):
-        """None: the key is not there."""
+        """None if the key is not there."""
         pairs = self.ask("kv/range", key=base64.b64encode(key.encode()).decode()).get("kvs", [])
         return base64.b64decode(pairs[0]["value"]).decode() if pairs else None
 

@@ -36,7 +36,7 @@ class SimEtcd {
     std::optional<KeyHolder> leader;
     std::optional<Record> record;
   };
-  // Nothing: no answer came.
+  // Nothing if no answer came.
   using Answered = std::function<void(const std::optional<Answer>&)>;
 
   SimEtcd(VirtualTime& time, int most_delay_ms, milliseconds lease)

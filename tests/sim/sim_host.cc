@@ -35,7 +35,7 @@ SimHost::Session* SimHost::find(SessionId session) {
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-// Notes a message of this session. Null: the session is over.
+// Notes a message of this session. Null if the session is over.
 SimHost::Session* SimHost::hear(SessionId session) {
   Session* const known = find(session);
   if (known != nullptr) known->silence.broken();

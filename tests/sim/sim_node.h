@@ -41,7 +41,7 @@ class SimNode {
   // whether things may still fail.
   struct World {
     VirtualTime& time;
-    // Finds the leader, as far as it can be found out; it answers once. Null: nobody leads.
+    // Finds the leader, as far as it can be found out; it answers once. Null if nobody leads.
     std::function<void(std::function<void(SimHost*)>)> find_host;
     bool is_elected = false;  // another host may follow this one
     std::function<SessionId()> new_session;

@@ -41,7 +41,7 @@ class VirtualTime {
   // When the time is over: for what would keep itself alive.
   void at_end(std::function<void()> act) { at_end_.push_back(std::move(act)); }
 
-  // Lets the next thing happen if it is due by `end`. False: nothing is.
+  // Lets the next thing happen if it is due by `end`. False if nothing is.
   bool step(Time end) {
     if (queue_.empty() || queue_.top().at > end) return false;
     const Event event = queue_.top();

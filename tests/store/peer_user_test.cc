@@ -84,7 +84,7 @@ TEST_P(PeerUserTest, IsAnotherUserAlsoWhenThatOneHasSentAndIsGone) {
   ::close(hold[0]);
 }
 
-// An IPv4 address of this host that is not loopback; port 0. Nothing: it has none.
+// An IPv4 address of this host that is not loopback; port 0. Nothing if it has none.
 std::optional<sockaddr_in> outside_address() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return std::nullopt;

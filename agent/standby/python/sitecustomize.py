@@ -28,12 +28,17 @@ class Hook:
         memory = memoryview((ctypes.c_char * end).from_address(address)).cast("B")
         self.words, self.notes = memory[at:at + 64].cast("Q"), memory[notes:end]
         self.lock = ctypes.c_void_p(address + at + 64)
-        self.clock, self.thread, self.main = time.monotonic_ns, _thread.get_ident, _thread.get_ident()
+        self.clock = time.monotonic_ns
+        self.thread, self.main = _thread.get_ident, _thread.get_ident()
         self.last, self.counts, self.environ = None, False, dict(os.environ._data)
-        packages = [folder for folder in sys.path if folder.endswith(("/site-packages", "/dist-packages"))]
+        packages = [
+            folder for folder in sys.path if folder.endswith(("/site-packages", "/dist-packages"))
+        ]
         self.shared = tuple(folder + "/" for folder in (os.path.dirname(os.__file__), *packages))
         command = getattr(sys, "orig_argv", [])
-        self.users_package = command[command.index("-m") + 1].partition(".")[0] if "-m" in command[:-1] else None
+        self.users_package = (
+            command[command.index("-m") + 1].partition(".")[0] if "-m" in command[:-1] else None
+        )
         self.marked = len(self.entries())  # those of our predecessor, who marks them
         self.words[self.PARKS] = os.getpid()
         os.register_at_fork(after_in_child=self.retire)
@@ -42,7 +47,9 @@ class Hook:
         """Whether a module is Python's own or a package's. A standby never runs the user's
         files."""
         places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
-        known = spec.origin in ("built-in", "frozen") or all(place.startswith(self.shared) for place in places)
+        known = spec.origin in ("built-in", "frozen") or all(
+            place.startswith(self.shared) for place in places
+        )
         return known and spec.name.partition(".")[0] != self.users_package
 
     def find_spec(self, name, path=None, target=None):
@@ -67,7 +74,10 @@ class Hook:
         its package does it again."""
         spec = getattr(sys.modules.get(self.last), "__spec__", None)
         if self.last:
-            self.note((b"-" if not spec else b"" if self.is_shared(spec) else b"!") + os.fsencode(self.last))
+            self.note(
+                (b"-" if not spec else b"" if self.is_shared(spec) else b"!")
+                + os.fsencode(self.last)
+            )
         self.last = None
 
     def note(self, entry):
@@ -82,18 +92,26 @@ class Hook:
         before, now, self.environ = self.environ, os.environ._data, dict(os.environ._data)
         while frame and not self.is_import(frame):
             frame = frame.f_back
-        for name in [name for name in {**before, **now} if before.get(name) != now.get(name) and not frame]:
+        for name in [
+            name for name in {**before, **now} if before.get(name) != now.get(name) and not frame
+        ]:
             self.note(b"=" + name + (b"=" + now[name] if name in now else b""))
 
     def is_import(self, frame):
         named, code = frame.f_globals.get("__name__"), frame.f_code
-        return code.co_name == "<module>" and named != "__main__" and code.co_filename.startswith(self.shared)
+        return (
+            code.co_name == "<module>"
+            and named != "__main__"
+            and code.co_filename.startswith(self.shared)
+        )
 
     def entries(self):
         return bytes(self.notes[:self.words[self.NOTES_SIZE]]).split(b"\0")[:-1]
 
     def count_steps(self):
-        register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
+        register = getattr(
+            sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None
+        )
         compiles = getattr(sys.modules.get("torch.compiler"), "is_dynamo_compiling", None)
         if register and compiles and not self.counts:
             self.compiles = compiles
@@ -123,7 +141,9 @@ class Hook:
         before = entries[:self.marked]
         self.words[self.NOTES_SIZE] = sum(map(len, before)) + len(before)  # a zero byte ends each
         for entry in entries[self.marked:]:
-            self.note(entry if entry[:1] in b"=!-" or os.fsdecode(entry) in sys.modules else b"-" + entry)
+            self.note(
+                entry if entry[:1] in b"=!-" or os.fsdecode(entry) in sys.modules else b"-" + entry
+            )
 
 
 def begin():
@@ -145,7 +165,10 @@ def begin():
         hook = Hook(os.environ["DDPRUN_PAGE"])
         if connection:
             with open(folder + "/standby.py") as file:
-                exec(compile(file.read(), file.name, "exec"), {"hook": hook, "connection": int(connection)})
+                exec(
+                    compile(file.read(), file.name, "exec"),
+                    {"hook": hook, "connection": int(connection)},
+                )
     except Exception:
         return os._exit(1) if connection else None
     for name in set() if connection else set(sys.modules) - known:

@@ -43,7 +43,8 @@ class Guard:
 
     def __init__(self, hook):
         self.hook, entries = hook, list(map(os.fsdecode, hook.entries()))
-        self.users, self.known = {entry[1:] for entry in entries if entry[0] == "!"}, {entry.lstrip("-") for entry in entries}
+        self.users = {entry[1:] for entry in entries if entry[0] == "!"}
+        self.known = {entry.lstrip("-") for entry in entries}
 
     def find_spec(self, name, path=None, target=None):
         spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, path)
@@ -59,7 +60,12 @@ class Standby:
 
     def open_devices(self):
         paths = set(map(os.path.realpath, os.scandir("/proc/self/fd")))
-        return {path for path in paths if path.startswith("/dev/") and not path.startswith(("/dev/shm/", "/dev/null", "/dev/urandom"))}
+        return {
+            path
+            for path in paths
+            if path.startswith("/dev/")
+            and not path.startswith(("/dev/shm/", "/dev/null", "/dev/urandom"))
+        }
 
     def import_all(self):
         guard, plain = Guard(self.hook), os.environ.__class__
@@ -80,7 +86,8 @@ class Standby:
 
     def prepare(self, name, given, value):
         """Does to the environment what the user's code did before its next import."""
-        before, wanted = os.environ._data.get(os.fsencode(name)), os.fsencode(value) if given else None
+        before = os.environ._data.get(os.fsencode(name))
+        wanted = os.fsencode(value) if given else None
         if before != wanted:
             self.prepared[name] = wanted, before
             self.set(name, wanted)
@@ -99,10 +106,13 @@ class Standby:
         while len(block) < size:
             block += agent.recv(size - len(block)) or os._exit(1)
         entries = [entry.partition(b"=") for entry in block.split(b"\0") if entry]
-        return {os.fsdecode(name): value if given else None for name, given, value in entries}, memoryview(rights[0][2]).cast("i")
+        variables = {os.fsdecode(name): value if given else None for name, given, value in entries}
+        return variables, memoryview(rights[0][2]).cast("i")
 
     def become(self, variables, output):
-        read = variables.keys() & Watched.read or Watched.copied and variables.keys() - OF_AN_ATTEMPT
+        read = (
+            variables.keys() & Watched.read or Watched.copied and variables.keys() - OF_AN_ATTEMPT
+        )
         if read:
             refuse("an import has read " + ", ".join(sorted(read)))
         # A variable that an import has set stays, since the import would set it again. The user's

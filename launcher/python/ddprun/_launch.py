@@ -64,8 +64,13 @@ class Failed(RuntimeError):
         return type(self), (str(self), self.rank, self.traceback, self.report, self.exit_code)
 
 
-def launch(fn: Callable[..., T], args: Sequence[Any] = (), *, nproc_per_node: Union[int, str] = "auto",
-           flags: Sequence[str] = ()) -> Dict[int, T]:
+def launch(
+    fn: Callable[..., T],
+    args: Sequence[Any] = (),
+    *,
+    nproc_per_node: Union[int, str] = "auto",
+    flags: Sequence[str] = (),
+) -> Dict[int, T]:
     """Runs fn(*args) in nproc_per_node workers and returns {rank: what it returned}, of the ranks
     on this node.
 
@@ -84,8 +89,20 @@ def launch(fn: Callable[..., T], args: Sequence[Any] = (), *, nproc_per_node: Un
         error_report, error_file = folder / "report.json", folder / "error.json"
         # The caller's flags come later and win; the log folder would stay where it is otherwise.
         logs = [] if "PET_LOG_DIR" in os.environ else [f"--log-dir={folder / 'logs'}"]
-        command = [program, f"--nproc-per-node={nproc_per_node}", *logs, *flags, f"--error-report={error_report}", WORKER, name]
-        variables = {**os.environ, "PYTHON_EXEC": sys.executable, "TORCHELASTIC_ERROR_FILE": str(error_file)}
+        command = [
+            program,
+            f"--nproc-per-node={nproc_per_node}",
+            *logs,
+            *flags,
+            f"--error-report={error_report}",
+            WORKER,
+            name,
+        ]
+        variables = {
+            **os.environ,
+            "PYTHON_EXEC": sys.executable,
+            "TORCHELASTIC_ERROR_FILE": str(error_file),
+        }
         exit_code = _run(command, variables)
         if exit_code != 0:
             _hand_on(error_file)
@@ -96,7 +113,10 @@ def launch(fn: Callable[..., T], args: Sequence[Any] = (), *, nproc_per_node: Un
 def _refuse_while_imported() -> None:
     """A main module without the guard would launch again in each worker that imports it."""
     if getattr(sys.modules["__main__"], "_ddprun_prepares", False):
-        raise RuntimeError('ddprun.launch() is called while a worker imports the main module: call it below if __name__ == "__main__":')
+        raise RuntimeError(
+            "ddprun.launch() is called while a worker imports the main module: "
+            'call it below if __name__ == "__main__":'
+        )
 
 
 def _check_flags(flags: Sequence[str]) -> None:
@@ -114,7 +134,11 @@ def _preparation() -> Dict[str, Any]:
     That function is not called. It fixes the start method of the caller's own processes, and hands
     over a key that may not be written.
     """
-    data: Dict[str, Any] = {"sys_path": list(sys.path), "sys_argv": list(sys.argv), "dir": os.getcwd()}
+    data: Dict[str, Any] = {
+        "sys_path": list(sys.path),
+        "sys_argv": list(sys.argv),
+        "dir": os.getcwd(),
+    }
     main = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", None)
     path = getattr(main, "__file__", None)
@@ -134,7 +158,9 @@ def _cloudpickle(why: str) -> Any:
     except ImportError:
         if not why:
             return pickle
-        raise TypeError(f"ddprun.launch: {why}; pip install cloudpickle, or define it in a module") from None
+        raise TypeError(
+            f"ddprun.launch: {why}; pip install cloudpickle, or define it in a module"
+        ) from None
 
 
 def _write_call(folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any]) -> None:
@@ -147,7 +173,11 @@ def _write_call(folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any
     if not has_main:
         # Arguments, and what a partial() holds, may be defined there as well.
         is_own = getattr(fn, "__module__", "__main__") == "__main__"
-        pickler = _cloudpickle(f"{what} is defined in a notebook or a console, where workers cannot import it" if is_own else "")
+        pickler = _cloudpickle(
+            f"{what} is defined in a notebook or a console, where workers cannot import it"
+            if is_own
+            else ""
+        )
     try:
         call = pickler.dumps((fn, args))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -155,19 +185,34 @@ def _write_call(folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any
             raise
         pickler = _cloudpickle(f"{what} and its arguments cannot be pickled ({error})")
         call = pickler.dumps((fn, args))
-    setup = {"preparation": preparation, "pickler": pickler.__name__, "max_result_bytes": MAX_RESULT_BYTES}
+    setup = {
+        "preparation": preparation,
+        "pickler": pickler.__name__,
+        "max_result_bytes": MAX_RESULT_BYTES,
+    }
     (folder / "results").mkdir()
     (folder / "call").write_bytes(pickle.dumps(setup) + call)
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """Returns ddprun's exit code. An exception that ends this call ends the job first."""
-    bound = [sys.executable, "-I", "-S", "-c", BOUND_TO_PARENT, str(int(signal.SIGTERM)), str(os.getpid()), *command]
+    bound = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        BOUND_TO_PARENT,
+        str(int(signal.SIGTERM)),
+        str(os.getpid()),
+        *command,
+    ]
     process = subprocess.Popen(bound, env=dict(variables), stdin=subprocess.DEVNULL)
     try:
         return process.wait()
     except BaseException as error:
-        process.send_signal(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+        process.send_signal(
+            signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        )
         try:
             process.wait()
         except BaseException:
@@ -204,11 +249,24 @@ def _raise_failed(report: Mapping[str, Any], error: Mapping[str, Any], exit_code
     trace: str = cause.get("traceback") or ""
     if rank is not None:
         # If a worker left no record, its `reason` is torchrun's hint how to get one.
-        death = cause.get("reason") if cause.get("signal") else f"exit code {cause.get('exit_code')}"
+        death = (
+            cause.get("reason") if cause.get("signal") else f"exit code {cause.get('exit_code')}"
+        )
         reason = "; ".join(filter(None, [cause.get("message") or death, cause.get("evidence")]))
-        raise Failed(f"rank {rank}: {reason}" + (f"\n\n{trace.rstrip()}" if trace else ""), rank, trace, report, exit_code)
+        raise Failed(
+            f"rank {rank}: {reason}" + (f"\n\n{trace.rstrip()}" if trace else ""),
+            rank,
+            trace,
+            report,
+            exit_code,
+        )
     own = error.get("message")
-    said = _as_dict(own).get("message", own) or report.get("message") or report.get("signal") or "its lines on stderr say why"
+    said = (
+        _as_dict(own).get("message", own)
+        or report.get("message")
+        or report.get("signal")
+        or "its lines on stderr say why"
+    )
     raise Failed(f"ddprun ended with exit code {exit_code}: {said}", None, trace, report, exit_code)
 
 

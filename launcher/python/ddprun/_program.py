@@ -20,5 +20,7 @@ def find_program() -> str:
                 return path
     found = shutil.which("ddprun")
     if found is None:
-        raise FileNotFoundError("ddprun: no such program: neither installed with the Python package nor on PATH")
+        raise FileNotFoundError(
+            "ddprun: no such program: neither installed with the Python package nor on PATH"
+        )
     return found

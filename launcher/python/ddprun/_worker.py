@@ -38,9 +38,15 @@ def record(error: BaseException) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.path.exists(path):
         return
-    extra = {"py_callstack": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
-             "timestamp": str(int(time.time()))}
-    text = json.dumps({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}})
+    extra = {
+        "py_callstack": "".join(
+            traceback.format_exception(type(error), error, error.__traceback__)
+        ),
+        "timestamp": str(int(time.time())),
+    }
+    text = json.dumps(
+        {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    )
     write_whole(path, text.encode(errors="replace"))
 
 
@@ -70,10 +76,16 @@ def save(folder: str, result: Any, setup: Any) -> None:
         raise TypeError(f"what rank {rank} returned cannot be pickled: {error}") from error
     limit = setup["max_result_bytes"]
     if len(content) > limit:
-        raise ValueError(f"what rank {rank} returned has {len(content)} bytes, expected at most {limit}: save it and return its name")
+        raise ValueError(
+            f"what rank {rank} returned has {len(content)} bytes, expected at most {limit}: "
+            "save it and return its name"
+        )
     # No two attempts have all of these alike, but if a round is met again. Then each rank writes
     # its file again.
-    attempt = "-".join(os.environ.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "MASTER_PORT"))
+    attempt = "-".join(
+        os.environ.get(name, "")
+        for name in ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "MASTER_PORT")
+    )
     os.makedirs(os.path.join(folder, "results", attempt), exist_ok=True)
     write_whole(os.path.join(folder, "results", attempt, rank), content)
 
@@ -84,7 +96,11 @@ def main() -> None:
     except Exception as error:
         # The frames of this file tell the user nothing.
         trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
+        while (
+            trace is not None
+            and trace.tb_next is not None
+            and trace.tb_frame.f_code.co_filename == __file__
+        ):
             trace = trace.tb_next
         record(error.with_traceback(trace))
         raise
