@@ -193,7 +193,7 @@ bool Server::State::make_room() {
 
 asio::awaitable<void> Server::State::serve(std::shared_ptr<State> self,
                                            SharedConnection connection) {
-  // `while (co_await …)` is avoided: GCC 12 destroys the arguments of a call in a loop's condition
+  // `while (co_await x)` is avoided: GCC 12 destroys the arguments of a call in a loop's condition
   // too soon.
   for (bool stays_open = true; stays_open;) {
     stays_open = co_await serve_one(self, connection);
