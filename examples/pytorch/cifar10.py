@@ -1,4 +1,5 @@
-"""ResNet-18 on CIFAR-10 with DistributedDataParallel and Gloo; with --device=cuda and NCCL on GPUs, with --bf16 in 16 bits.
+"""ResNet-18 on CIFAR-10 with DistributedDataParallel and Gloo; with --device=cuda and NCCL on GPUs,
+with --bf16 in 16 bits.
 
     torchrun --standalone --nproc-per-node=2 examples/pytorch/cifar10.py --data /tmp/cifar10
 

@@ -1,8 +1,10 @@
-"""Trains a small convolutional net on MNIST digits with DistributedDataParallel and Gloo, on CPUs; with --device=cuda and NCCL on GPUs.
+"""Trains a small convolutional net on MNIST digits with DistributedDataParallel and Gloo, on CPUs;
+with --device=cuda and NCCL on GPUs.
 
     torchrun --standalone --nproc-per-node=2 examples/pytorch/ddp_mnist.py
 
-Needs PyTorch only. The same run gives the same digits on CPUs: it is seeded, and Gloo's sums have an order.
+Needs PyTorch only. The same run gives the same digits on CPUs: it is seeded, and Gloo's sums have
+an order.
 """
 import argparse
 import gzip
@@ -19,7 +21,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def meet(device):
-    """Gloo for what lies on the CPU. With `cuda` a rank has the GPU of its local rank, and NCCL for what lies there."""
+    """Gloo for what lies on the CPU. With `cuda` a rank has the GPU of its local rank, and NCCL for
+    what lies there."""
     gpu, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count() if device == "cuda" else 0
     if device not in ("cpu", "cuda") or (device == "cuda" and gpu >= gpus):
         print(f"--device: '{device}' given, expected cpu, or cuda where each rank has a GPU (local rank {gpu}, {gpus} GPUs)", file=sys.stderr)
@@ -89,7 +92,8 @@ def save(path, epoch, net, optimizer):
 
 
 def resume(path, net, optimizer):
-    """The epoch to go on with. Every rank reads the file, whatever the number of workers that wrote it."""
+    """The epoch to go on with. Every rank reads the file, whatever the number of workers that wrote
+    it."""
     if not path or not Path(path).exists():
         return 1
     state = torch.load(path, map_location="cpu", weights_only=True)

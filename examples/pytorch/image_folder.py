@@ -35,7 +35,8 @@ class PhotoSet(Dataset):
     def __getitem__(self, index):
         path, label = self.files[index]
         with Image.open(path) as image:
-            image.draft("RGB", (2 * self.side,) * 2 if self.augment else (self.side,) * 2)  # decodes less, as ours does
+            # Decodes less, as ours does.
+            image.draft("RGB", (2 * self.side,) * 2 if self.augment else (self.side,) * 2)
             image = image.convert("RGB")
         chance = random.Random(self.epoch << 32 | index)
         part = min(image.size) * (0.5 + 0.5 * chance.random() if self.augment else 1)

@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node=2 examples/pytorch/imdb.py --data /tmp/imdb
 
-Batches of long texts go through another layer than batches of short ones: that needs find_unused_parameters.
-build/bin/imdb ends with the same bits.
+Batches of long texts go through another layer than batches of short ones: that needs
+find_unused_parameters. build/bin/imdb ends with the same bits.
 """
 import collections
 import re

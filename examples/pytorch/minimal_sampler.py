@@ -1,4 +1,5 @@
-"""Which of 24 samples each worker sees in two epochs, with PyTorch's DataLoader and DistributedSampler.
+"""The samples, of 24, that each worker sees in two epochs, with PyTorch's DataLoader and
+DistributedSampler.
 
     torchrun --standalone --nproc-per-node=4 examples/pytorch/minimal_sampler.py
 

@@ -1,4 +1,5 @@
-"""ResNet-18 as examples/nets/resnet18.h has it: torchvision's, but for the first layer of small images (stem=3)."""
+"""ResNet-18 as examples/nets/resnet18.h has it: torchvision's, but for the first layer of small
+images (stem=3)."""
 import torch
 from torch import nn
 

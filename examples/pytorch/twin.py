@@ -10,7 +10,8 @@ from ddp_mnist import device_of, mean_over_ranks, meet
 
 
 def options_of(about, data=True, **defaults):
-    """--data, if wanted, and a flag for each default: `batch_size=64` is --batch-size. One that is False takes no value."""
+    """--data, if wanted, and a flag for each default: `batch_size=64` is --batch-size. One that is
+    False takes no value."""
     parser = argparse.ArgumentParser(description=about)
     if data:
         parser.add_argument("--data", required=True)
@@ -24,9 +25,11 @@ def options_of(about, data=True, **defaults):
 
 
 def train_epoch(loader, model, optimizer, bf16=False):
-    """Trains on batches of (inputs…, targets). The sum of the losses of this rank's samples, and how many these are.
+    """Trains on batches of (inputs…, targets). The sum of the losses of this rank's samples, and
+    how many these are.
 
-    bf16: the forward pass computes in bfloat16 where that is enough; the loss and the weights stay in float32.
+    bf16: the forward pass computes in bfloat16 where that is enough; the loss and the weights stay
+    in float32.
     """
     total, count, device = 0.0, 0, device_of(model)
     for batch in loader:

@@ -1,4 +1,5 @@
-"""Gradients by a parameter server and around a ring, with torch.distributed's send and recv: how many bytes each rank sends.
+"""Gradients by a parameter server and around a ring, with torch.distributed's send and recv: how
+many bytes each rank sends.
 
     torchrun --standalone --nproc-per-node=4 examples/pytorch/updates.py
 

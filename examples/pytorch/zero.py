@@ -1,4 +1,5 @@
-"""Adam whose state each rank keeps, or, with --zero, ZeroRedundancyOptimizer, which deals it to the ranks.
+"""Adam whose state each rank keeps, or, with --zero, ZeroRedundancyOptimizer, which deals it to the
+ranks.
 
     torchrun --standalone --nproc-per-node=4 examples/pytorch/zero.py --zero
 

@@ -8,7 +8,8 @@
 #SBATCH --time=01:00:00
 #SBATCH --output=%x-%A-%a.out
 set -euo pipefail
-# From Slurm 22.05 on srun takes --cpus-per-task from here alone; without it a task may have one processor.
+# From Slurm 22.05 on srun takes --cpus-per-task from here alone; without it a task may have one
+# processor.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
 srun ddprun --nproc-per-node=2 train.py --seed "$SLURM_ARRAY_TASK_ID"

@@ -13,22 +13,15 @@ import unittest
 from sources import ROOT, run_tests
 
 BEGIN = re.compile(r"(?:Where|Whoever|Who|Whom|Whose|Which|What|Of)\b")
-# Rooms whose sentences may still begin with "Who", "Whom", "Whose" and "Which".
-ASKING_BEGIN = re.compile(r"(?:Where|Whoever|What|Of)\b")
-ASKING_STILL = ("examples/", "tests/worker/", "worker/")
 PERSON = re.compile(r"\b(?:[Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b")
 MOST_WORDS = 20
 MOST_COLUMNS = 100
 # Comments that are for a tool, which wants them on the line of the code.
 FOR_TOOLS = re.compile(r"\s*(?:noqa|type:)")
-# Rooms whose sentences may still have more words.
-LONG_STILL = ("tests/worker/",)
 CPP = (".h", ".cc", ".cu", ".cuh", ".proto")
 # Files in which a # begins a comment, as in a shell.
 HASHES = (".sh", ".cmake", ".cmake.in", ".service.in", "CMakeLists.txt", "requirements.txt", ".yaml",
           ".toml")
-# Rooms whose comments are not held to the columns yet.
-WIDE_STILL = ("examples/", "tests/worker/", "worker/")
 # A raw string, a string, a character, a comment; a ' between digits belongs to a number.
 CPP_TOKEN = re.compile(
     r'R"(?P<mark>[^()\\\s]{0,16})\((?:.|\n)*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"'
@@ -142,9 +135,8 @@ def sentences(name, text):
 def turned(name, text):
     """Sentences of a file that begin with one of the words, as path:line: sentence. A question may
     do so."""
-    begin = ASKING_BEGIN if name.startswith(ASKING_STILL) else BEGIN
     return [f"{name}:{line}: {said}" for line, said in sentences(name, text)
-            if begin.match(said) and not said.endswith("?")]
+            if BEGIN.match(said) and not said.endswith("?")]
 
 
 def persons(name, text):
@@ -209,15 +201,11 @@ class Sentences(unittest.TestCase):
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
     def test_none_is_long(self):
-        found = [place for name, text in texts().items()
-                 if not name.startswith(LONG_STILL)
-                 for place in long_sentences(name, text)]
+        found = [place for name, text in texts().items() for place in long_sentences(name, text)]
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
-
     def test_no_line_with_a_comment_is_wide(self):
-        found = [place for name, text in texts().items() if not name.startswith(WIDE_STILL)
-                 for place in wide_lines(name, text)]
+        found = [place for name, text in texts().items() for place in wide_lines(name, text)]
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
 

@@ -34,8 +34,8 @@ class AtomicFile {
   // Flushes the file to disk, renames it over `path` and flushes the folder. After an error `path`
   // is as it was. If only the last step failed, `path` has the new bytes. But a crash of the
   // machine may bring the old ones back. `other`, where it is not empty, is replaced before: by a
-  // second name of the file (also_name()). Who is killed in between has the new bytes there, and
-  // the old ones in `path`.
+  // second name of the file (also_name()). A process that is killed in between leaves the new bytes
+  // there, and the old ones in `path`.
   Result<void> commit(const std::filesystem::path& other = {});
 
  private:

@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 5> kWrappers{"_orig_mod", "_fsdp_wrapped_
 constexpr int kMaxLevels = 16;          // of wrappers around a module
 constexpr std::size_t kMaxStarts = 64;  // that are tried
 
-// Which components are taken out of the middle of names.
+// The components that are taken out of the middle of names.
 enum class DroppedParts { kWrapperNames, kWrapperNamesAndModule };
 
 // The file's names, changed in one way.

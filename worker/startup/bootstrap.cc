@@ -121,7 +121,7 @@ Result<void> meet_without_launcher(Start& start, const BootstrapOptions& options
   return meet_at_rank_0(start, options);
 }
 
-// Who this process is, and where the others are, as the variables say.
+// Finds out by the variables who this process is, and where the others are.
 Result<void> meet_by_variables(Start& start, const BootstrapOptions& options) {
   if (options.rank || options.world_size)
     return Error(ErrorCode::kInvalidArgument,

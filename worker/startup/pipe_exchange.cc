@@ -20,7 +20,8 @@
 namespace ddprun::worker {
 namespace {
 
-// Forked ranks come within milliseconds. Who waits for a minute waits for a rank that has died.
+// Forked ranks come within milliseconds. A rank that waits for a minute waits for one that has
+// died.
 constexpr std::chrono::seconds kPatience{60};
 
 // A pipe holds 64 KiB (pipe(7)). All copies of the announced text must fit into it before anybody

@@ -27,7 +27,7 @@ namespace ddprun::worker {
 // job without a store must not wait for the ten minutes of a collective.
 inline constexpr std::chrono::seconds kStoreConnectTimeout{60};
 
-// Which ranks meet, and for what.
+// The ranks that meet, and their purpose.
 struct StoreGroup {
   std::string name;  // the same on all of them, and of no other group in this attempt
   int rank = 0;      // among those that meet

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checkpoints in both directions: Python's torch.load opens ours by its defaults and trains on, and we open its torch.save.
+"""Checkpoints in both directions: Python's torch.load opens ours by its defaults and trains on, and
+we open its torch.save.
 
 DDPRUN_BIN names the folder of the built programs (default build/bin).
 """
@@ -48,7 +49,8 @@ def run(*words, code=0):
 
 
 def make_net(outputs=2):
-    """No bias before the norm: its gradient is 0 but for rounding, of which Adam makes whole steps."""
+    """No bias before the norm: its gradient is 0 but for rounding, of which Adam makes whole
+    steps."""
     torch.manual_seed(3)
     return torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, outputs))
 
@@ -166,7 +168,8 @@ class WeOpenPythons(Checkpoints):
             with self.subTest(kind):
                 net = make_net()
                 optimizer = make_optimizer(kind, net.parameters())
-                scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [100])  # puts initial_lr into the groups
+                # Puts initial_lr into the groups.
+                scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [100])
                 train(net, optimizer, 0, 4)
                 torch.save({"epoch": 4, "arch": "py", "state_dict": net.state_dict(), "best_acc1": torch.tensor(71.5),
                             "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, self.path("py.pt"))

@@ -1,8 +1,8 @@
 """Checkpoints that other frameworks wrote with their own libraries. Each is opened with the right
 weights. Or its error names the keys that are there and the option that selects one.
 
-The frameworks are those of .venv-trainers (scripts/setup.sh --tests); without it all is skipped. DDPRUN_BIN names the
-folder of the built programs (default build/bin).
+The frameworks are those of .venv-trainers (scripts/setup.sh --tests); without it all is skipped.
+DDPRUN_BIN names the folder of the built programs (default build/bin).
 """
 
 import argparse

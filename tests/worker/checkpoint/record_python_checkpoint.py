@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes python_checkpoint.pt beside this file: what stock PyTorch saves, for tests that have no PyTorch. Run it with .venv/bin/python."""
+"""Writes python_checkpoint.pt beside this file: what stock PyTorch saves, for tests that have no
+PyTorch. Run it with .venv/bin/python."""
 
 import pathlib
 

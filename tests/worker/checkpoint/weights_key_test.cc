@@ -1,6 +1,5 @@
-// Which weights of a file are taken, and how their names become the module's. Files of real
-// frameworks are those of
-// other_frameworks_test.py; here are mixtures that no test there makes.
+// The weights of a file that are taken, and how their names become the module's. Files of real
+// frameworks are those of other_frameworks_test.py. Here are mixtures that no test there makes.
 #include "worker/checkpoint/weights_key.h"
 
 #include <gtest/gtest.h>

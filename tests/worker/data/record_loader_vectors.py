@@ -1,8 +1,11 @@
-"""Records the batches of torch.utils.data.DataLoader with a DistributedSampler, for batch_loader_test.cc.
+"""Records the batches of torch.utils.data.DataLoader with a DistributedSampler, for
+batch_loader_test.cc.
 
-    .venv/bin/python tests/worker/data/record_loader_vectors.py > tests/worker/data/loader_vectors.txt
+    .venv/bin/python tests/worker/data/record_loader_vectors.py \\
+        > tests/worker/data/loader_vectors.txt
 
-One line a case: n replicas rank batch_size drop_last workers epoch | the batches, each closed by ';'.
+One line a case: n replicas rank batch_size drop_last workers epoch | the batches, each closed by
+';'.
 """
 import itertools
 

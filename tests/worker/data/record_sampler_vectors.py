@@ -1,9 +1,11 @@
 """Records what torch.utils.data.DistributedSampler answers, for distributed_sampler_test.cc.
 
-    .venv/bin/python tests/worker/data/record_sampler_vectors.py > tests/worker/data/sampler_vectors.txt
+    .venv/bin/python tests/worker/data/record_sampler_vectors.py \\
+        > tests/worker/data/sampler_vectors.txt
 
-One line a case: n replicas drop_last shuffle seed epoch | hash, and for small n the ranks' lists after it, each list
-closed by ';'. The hash runs over all ranks' lists in rank order, each preceded by its length.
+One line a case: n replicas drop_last shuffle seed epoch | hash. For small n the ranks' lists follow
+it, each closed by ';'. The hash runs over all ranks' lists in rank order, each preceded by its
+length.
 """
 import itertools
 
@@ -11,7 +13,8 @@ import torch
 from torch.utils.data.distributed import DistributedSampler
 
 SAMPLES = (0, 1, 7, 24, 1000, 60000)
-SEEDS = (0, 5, 2**32 - 1, 2**40 + 7)  # 2**32 - 1 wraps with the epoch; torch seeds with the low 32 bits
+# 2**32 - 1 wraps with the epoch; torch seeds with the low 32 bits
+SEEDS = (0, 5, 2**32 - 1, 2**40 + 7)
 LISTED_UP_TO = 24
 
 

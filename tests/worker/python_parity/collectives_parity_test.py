@@ -1,5 +1,5 @@
-"""The operations of the engine and those of torch.distributed with Gloo give the same numbers, for tensors of each type. DDPRUN_BIN names
-the folder of the engine's program, DDPRUN the launcher.
+"""The operations of the engine and those of torch.distributed with Gloo give the same numbers, for
+tensors of each type. DDPRUN_BIN names the folder of the engine's program, DDPRUN the launcher.
 """
 import os
 import pathlib

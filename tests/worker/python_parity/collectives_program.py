@@ -36,7 +36,8 @@ class Program:
                 continue
             result = mine.clone()
             dist.all_reduce(result, operation)
-            if reduction == "average":  # Gloo has none; a division of complex numbers would round in another way
+            # Gloo has none; a division of complex numbers would round in another way
+            if reduction == "average":
                 (torch.view_as_real(result) if mine.is_complex() else result).div_(self.ranks)
             if reduction == "average" and mine.element_size() == 2:  # ours rounds once
                 every = [torch.empty_like(mine) for _ in range(self.ranks)]

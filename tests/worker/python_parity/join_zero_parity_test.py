@@ -11,7 +11,8 @@ from python_parity_test import HERE, PYTHON, ends, main
 
 OPTIMIZERS = ["sgd", "nesterov", "adam", "adam_decay", "amsgrad", "adamw"]
 JOINED = ["join", "join_active", "join_unused", "join_active_unused", "join_hook", "join_adam"]
-# Ours must end as Python's with one Adam of all parameters. Python's with its ZeroRedundancyOptimizer does not: see docs/join.md.
+# Ours must end as Python's with one Adam of all parameters. Python's with its
+# ZeroRedundancyOptimizer does not: see docs/join.md.
 JOINED_ZERO = ["join_zero", "join_scatter"]
 
 

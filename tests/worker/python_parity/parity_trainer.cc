@@ -44,7 +44,7 @@ std::string values_of(const torch::nn::Module& net) {
   return fmt::format("{}", fmt::join(values, ","));
 }
 
-// Which ranks use the layer `aside` in this step.
+// Returns whether a rank uses the layer `aside` in this step.
 bool uses_aside(const std::string& mode, int step, int rank) {
   if (mode == "static") return false;
   return mode != "unused" || step % 4 == rank;

@@ -11,7 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 STEPS = 20
 DTYPES = {"float16": torch.half, "bfloat16": torch.bfloat16, "bfloat16_copy": torch.bfloat16}
 SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
-# Without PyTorch's name bf16_compress_hook: by that name it is refused where NCCL is absent. Gloo can do it.
+# Without PyTorch's name bf16_compress_hook: by that name it is refused where NCCL is absent. Gloo
+# can do it.
 WIRES = {"float16_wire": (2**-11, default_hooks.fp16_compress_hook),
          "bfloat16_wire": (2**-8, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))}
 
@@ -117,7 +118,8 @@ def end_of(mode):
 
 
 def print_ends(end_of):
-    """Each word of the command line is a mode: rank 0 prints it and `end_of(mode)`, which all ranks call. Does not return."""
+    """Each word of the command line is a mode: rank 0 prints it and `end_of(mode)`, which all ranks
+    call. Does not return."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for mode in sys.argv[1:]:

@@ -11,7 +11,8 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = HERE.parents[2] / ".venv" / "bin" / "python"
 MODES = ["default", "unused", "static", "no_sync", "batch_norm", "float16", "bfloat16", "in_backward", "default_copy", "bfloat16_copy"]
-# They may end as another mode does: with the gradients in the buckets, and with steps after backward().
+# They may end as another mode does: with the gradients in the buckets, and with steps after
+# backward().
 ALIKE = "in_backward", "default_copy", "bfloat16_copy"
 DEADLINE_S = 150
 

@@ -1,5 +1,5 @@
-"""ShardedParallel and PyTorch's fully_shard over Gloo train the same model: after twenty steps all weights are alike. DDPRUN_BIN names the
-folder of the engine's program, DDPRUN the launcher.
+"""ShardedParallel and PyTorch's fully_shard over Gloo train the same model: after twenty steps all
+weights are alike. DDPRUN_BIN names the folder of the engine's program, DDPRUN the launcher.
 """
 import os
 import pathlib

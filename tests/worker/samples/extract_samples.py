@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Takes the C++ samples out of README.md and the engine's headers, so that a test can compile what readers copy.
+"""Takes the C++ samples out of README.md and the engine's headers, so that a test can compile what
+readers copy.
 
-    extract_samples.py FILE       writes one translation unit with all samples, if FILE does not hold the same already
-    extract_samples.py --check    prints the samples' names; exit code 1 if one is missing, empty or new
+    extract_samples.py FILE       writes one translation unit with all samples, if FILE does not
+                                  hold the same already
+    extract_samples.py --check    prints the samples' names; exit code 1 if one is missing, empty or
+                                  new
 
 README's sample is a whole program. It comes first and as printed, so that it must include what it
 uses. The sample of a header is part of a function. PROLOGUE and the function's parameters have the
@@ -116,7 +119,8 @@ def main():
         if sys.argv[1] == "--check":
             return check()
         text, file = translation_unit(), pathlib.Path(sys.argv[1])
-        # An edit elsewhere in README.md must not cost the 20 s that LibTorch's headers take to compile.
+        # An edit elsewhere in README.md must not cost the 20 s that LibTorch's headers take to
+        # compile.
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
     except (Unusable, OSError) as error:

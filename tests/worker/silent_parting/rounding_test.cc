@@ -1,4 +1,4 @@
-// Which differences of weights are a parting, and which are rounding. Pure: no ranks.
+// The differences of weights that are a parting, and those that are rounding. Pure: no ranks.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -98,7 +98,7 @@ std::string flight_record(const OperationRing& ring, const FlightRecordFacts& fa
        {{"0", {{"name", "0"}, {"desc", "default_pg"}, {"ranks", Json(ranks).dump()}}}}},
       {"pg_status", {{"0", status_of(operations)}}},
       {"entries", entries}};
-  // Whatever bytes a name has.
+  // A name may have any bytes.
   return record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

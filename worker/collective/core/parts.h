@@ -12,7 +12,7 @@
 
 namespace ddprun::worker {
 
-// Who gets what: each rank all results, each rank those of its parts, or each rank all parts.
+// The results that each rank gets: all of them, those of its parts, or all parts.
 enum class Sharing : std::uint8_t { kAllReduce, kReduceScatter, kAllGather };
 
 // Returns the parts in the order of their elements, without empty ones. Neighbours of one owner are

@@ -114,8 +114,8 @@ void NcclRanks::let_go() {
   while (!sums_.empty() && watcher_->over(*sums_.front().work)) sums_.pop_front();
 }
 
-// Whatever fails here leaves the ranks apart, so it ends the communicator. `launch` returns where
-// the program's work before it ends, if it waits for that.
+// A failure here leaves the ranks apart, so it ends the communicator. `launch` returns where the
+// program's work before it ends, if it waits for that.
 void NcclRanks::put_in_stream(NcclWatcher::Work& work,
                               const std::function<std::optional<Event>()>& launch) {
   try {

@@ -2,8 +2,8 @@
 // area per rank, then two staging slots and two chunks per rank. The marks of what each has read
 // of the others' chunks come last. Only its own rank writes an area, and all ranks read it. But in
 // each Counter the waiting ranks count themselves in `sleepers`. All ranks run the same program on
-// the same host, so plain structs have the same layout for all. Who waits for what: shm_peers.h and
-// shm_collective.cc.
+// the same host, so plain structs have the same layout for all. shm_peers.h and shm_collective.cc
+// say who waits for what.
 #pragma once
 
 #include <ddprun/collective.h>
@@ -33,7 +33,7 @@ struct alignas(kLineBytes) Counter {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
               "words are shared between processes");
 
-// Who adds a sum. Each rank owns one chunk of it.
+// The ranks that add a sum. Each rank owns one chunk of it.
 enum class Adder : std::uint8_t {
   kCollective,  // each rank, in progress() or wait()
   kCaller       // whoever has launched it, on each rank (HostCollective)

@@ -1,4 +1,4 @@
-// Which samples this rank trains on in an epoch. The indices are exactly those of PyTorch's
+// The samples that this rank trains on in an epoch. The indices are exactly those of PyTorch's
 // DistributedSampler (torch 2.11, torch/utils/data/distributed.py, with randperm of
 // aten/src/ATen/native/TensorFactories.cpp). So a job can move between the two and see the same
 // batches. Pure arithmetic, no LibTorch: it holds no data, and every rank computes its own list

@@ -1,5 +1,5 @@
-// Who a rank is that meets the others at a shared file (`file:///PATH`), and which file that is.
-// Pure: what stands in the file is init_record.h.
+// The place of a rank that meets the others at a shared file (`file:///PATH`), and that file. Pure:
+// what stands in the file is init_record.h.
 #pragma once
 
 #include <optional>

@@ -16,7 +16,7 @@ namespace ddprun::worker {
 // Bytes; a longer file is not ours.
 inline constexpr std::size_t kInitRecordBytes = 1024;
 
-// Whose start it is, and where its store listens.
+// The id of a start, and the place at which its store listens.
 struct InitRecord {
   std::string id;  // 32 hex digits, of this start alone
   int ranks = 0;

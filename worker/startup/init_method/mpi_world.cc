@@ -142,8 +142,7 @@ class WorldReader {
     return tasks.value_or(0);
   }
 
-  // Which host this is follows from the rank where ranks are numbered host by host, as many on
-  // each.
+  // The host follows from the rank if ranks are numbered host by host, as many on each.
   std::optional<Error> place_on_hosts() {
     const int here = world_.local_world_size;
     if (here == world_.world_size) return std::nullopt;

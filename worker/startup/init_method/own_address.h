@@ -1,4 +1,4 @@
-// Which host this is, and at which of its addresses the ranks of other hosts reach this one.
+// The identity of this host, and the address at which the ranks of other hosts reach this one.
 #pragma once
 
 #include <cstddef>

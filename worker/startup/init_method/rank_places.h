@@ -1,4 +1,4 @@
-// Which ranks share a host. Pure.
+// Finds out which ranks share a host. Pure.
 #pragma once
 
 #include <vector>

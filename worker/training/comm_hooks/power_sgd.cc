@@ -115,7 +115,7 @@ class PowerSgd {
     bucket.then([this, &bucket, &state, &collective] { decompress(bucket, state, collective); });
   }
 
-  // Which gradients are compressed, and where their thin matrices lie.
+  // Decides which gradients are compressed, and where their thin matrices lie.
   BucketState carved(const Bucket& bucket, Collective& collective) const {
     BucketState state{.parameters = bucket.parameters()};
     // As in PyTorch matrices of one shape come together. So the random numbers fall alike.

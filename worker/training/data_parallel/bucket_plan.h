@@ -1,7 +1,7 @@
-// Which parameter's gradient travels in which bucket, and at which byte. The assignment is PyTorch
-// 2.11's (compute_bucket_assignment_by_size, torch/csrc/distributed/c10d/reducer.cpp). We need the
-// same buckets for the same bits. The order of a ring sum depends on where a gradient lies in its
-// bucket. Pure arithmetic: no tensors, no memory, any thread.
+// Assigns the gradient of each parameter to a bucket, and to a byte of it. The assignment is
+// PyTorch 2.11's (compute_bucket_assignment_by_size, torch/csrc/distributed/c10d/reducer.cpp). We
+// need the same buckets for the same bits. The order of a ring sum depends on where a gradient lies
+// in its bucket. Pure arithmetic: no tensors, no memory, any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// Which buckets may be summed now. Gradients become ready in any order, and the order may differ
-// between ranks. But all ranks must launch buckets in the same order: otherwise NCCL deadlocks, or
-// unlike things are added. So buckets are launched in index order. Pure. It serves one pass of
-// backward() at a time; rearm() begins the next. GradientReducer owns it.
+// Decides which buckets may be summed now. Gradients become ready in any order, and the order may
+// differ between ranks. But all ranks must launch buckets in the same order: otherwise NCCL
+// deadlocks, or unlike things are added. So buckets are launched in index order. Pure. It serves
+// one pass of backward() at a time; rearm() begins the next. GradientReducer owns it.
 #pragma once
 
 #include <cstddef>

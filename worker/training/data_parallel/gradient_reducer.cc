@@ -303,7 +303,7 @@ void GradientReducer::check_same_progress() {
   }
   const auto parted = parted_in_reset(ranks, collective_.rank());
   if (!parted) return;
-  // Whatever happens to this error, no step may follow.
+  // No step may follow, whatever happens to this error.
   pass_.ranks_parted();
   throw std::runtime_error(*parted);
 }

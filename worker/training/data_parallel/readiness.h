@@ -44,7 +44,7 @@ class Readiness {
   // The nodes that add to `.grad` are others now.
   virtual void follow(std::vector<const torch::autograd::Node*> /*accumulators*/) {}
 
-  // Which parameters any rank used must be asked in this pass.
+  // Returns whether this pass must ask which parameters any rank used.
   virtual bool asks_for_use() const { return false; }
   // The use of parameters in a pass says nothing of the next one.
   virtual bool use_changes() const { return false; }

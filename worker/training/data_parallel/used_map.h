@@ -1,6 +1,6 @@
-// Which parameters got a gradient on some rank. Each rank marks its own; one sum of a pass adds the
-// marks of all ranks. A parameter that nobody used keeps its `.grad` as it is; one that only others
-// used takes their average. GradientReducer owns it and calls it from the thread that runs
+// The parameters that got a gradient on some rank. Each rank marks its own; one sum of a pass adds
+// the marks of all ranks. A parameter that nobody used keeps its `.grad` as it is; one that only
+// others used takes their average. GradientReducer owns it and calls it from the thread that runs
 // backward().
 #pragma once
 

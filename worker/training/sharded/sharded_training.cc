@@ -31,7 +31,8 @@ bool lies_in(const std::string& parameter, const std::string& unit) {
   return unit.empty() || parameter.starts_with(unit + ".");
 }
 
-// Which unit a parameter is in, by all of its names: one that two modules share has several.
+// Returns the unit that a parameter is in, by all of its names. One that two modules share has
+// several.
 std::size_t unit_of(const at::Tensor& parameter,
                     const torch::OrderedDict<std::string, at::Tensor>& all,
                     const std::vector<std::string>& units) {

@@ -1,4 +1,4 @@
-// Which rank steps which parameter: as ZeroRedundancyOptimizer of PyTorch 2.11 deals them
+// Assigns each parameter to the rank that steps it, as ZeroRedundancyOptimizer of PyTorch 2.11 does
 // (torch/distributed/optim/zero_redundancy_optimizer.py, _partition_parameters). Pure.
 #pragma once
 

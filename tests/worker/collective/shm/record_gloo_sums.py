@@ -1,6 +1,7 @@
 """Records what Gloo's all-reduce answers with three ranks and more, for gloo_order_test.cc.
 
-    .venv/bin/python tests/worker/collective/shm/record_gloo_sums.py > tests/worker/collective/shm/gloo_sums.txt
+    .venv/bin/python tests/worker/collective/shm/record_gloo_sums.py \\
+        > tests/worker/collective/shm/gloo_sums.txt
 
 One line a case: ranks elements | hash of the float32 sums' bits. Element i of rank r is ((i *
 2654435761 + r * 40503) mod 100003) / 7. So the order of the additions shows in the last bits.
@@ -13,7 +14,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 RANKS = (3, 4)
-# one element, fewer than ranks, odd ones, and around a chunk, a segment of 1 MiB and several of them
+# one element, fewer than ranks, odd ones, and around a chunk, a segment of 1 MiB and several of
+# them
 COUNTS = (1, 2, 3, 5, 1000, 4097, 65_536, 262_144, 262_145, 300_000, 1_048_577, 3_000_001)
 
 

@@ -50,7 +50,7 @@ TEST(InitRecord, OfWhichAnyPartIsMissingIsNone) {
   EXPECT_EQ(parse_record(text + text), std::nullopt);
 }
 
-// Whatever one byte becomes: no record, or one that is written as it was read.
+// A changed byte gives no record, or one that is written as it was read.
 TEST(InitRecord, IsRefusedOrExactWithAnyByteChanged) {
   const std::string text = format_record(some_record());
   int refused = 0;

@@ -14,8 +14,8 @@
 namespace ddprun::worker {
 namespace {
 
-// The table, as it must be. After the state and the event come the event's answer, the state that
-// follows, and the counters that grow by one.
+// The table, as it must be. Three things come after the state and the event. They are the event's
+// answer, the next state, and the counters that grow by one.
 constexpr const char* kTable = R"(
 Idle      begin           again       Idle
 Idle      arm             -           Armed     armed

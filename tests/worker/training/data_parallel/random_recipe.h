@@ -128,8 +128,8 @@ inline Recipe random_recipe(unsigned seed, int ranks) {
   return recipe;
 }
 
-// Which layers a pass uses. With unused parameters each rank and each pass is different. A static
-// graph is different on each rank. If unused buckets are skipped, ranks are alike.
+// Returns which layers a pass uses. With unused parameters each rank and each pass is different. A
+// static graph is different on each rank. If unused buckets are skipped, ranks are alike.
 inline std::vector<bool> used_layers(const Recipe& recipe, int iteration, int rank) {
   const unsigned pass = recipe.mode == Mode::kStatic ? 0 : static_cast<unsigned>(iteration);
   Dice dice(recipe.seed * 1000 + pass * 10 + (recipe.skips ? 8 : static_cast<unsigned>(rank)));

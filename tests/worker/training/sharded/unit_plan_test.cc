@@ -25,7 +25,7 @@ TEST(UnitLayout, MayLeaveTheLastRanksNothing) {
   EXPECT_EQ(UnitLayout(counts, 16, 1).shards(), (std::vector<FlatRange>{{0, 17}}));
 }
 
-// Whatever the sizes: every element is a parameter's or a gap's, and one rank's.
+// Every element is a parameter's or a gap's, and one rank's, whatever the sizes.
 TEST(UnitLayout, CoversTheFlatParameterOnce) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     for (std::int64_t size = 1; size < 200; size += 7) {

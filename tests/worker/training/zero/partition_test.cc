@@ -1,4 +1,4 @@
-// Who owns which parameter. That it is Python's deal: python_parity/join_zero_parity_test.py.
+// The owners of parameters. python_parity/join_zero_parity_test.py shows that they are Python's.
 #include "worker/training/zero/partition.h"
 
 #include <gtest/gtest.h>
