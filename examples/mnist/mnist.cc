@@ -172,7 +172,7 @@ class Training {
     net_->train();
     sampler_.set_epoch(static_cast<std::uint64_t>(epoch));
     optimizer_.param_groups()[0].options().set_lr(options_.lr * std::pow(kRateDecay, epoch - 1));
-    // For dropout: each rank drops other units in each epoch, but the same ones after a restart.
+    // Seeds dropout. Each rank drops other units in each epoch, but the same ones after a restart.
     torch::manual_seed(options_.seed + 1 +
                        static_cast<std::uint64_t>(epoch * ranks_.world_size() + ranks_.rank()));
     // All ranks have equally many batches: each step needs all of them. The digits are in memory,

@@ -25,7 +25,7 @@ Result<std::vector<std::filesystem::path>> text_files(const std::filesystem::pat
   return files;
 }
 
-// By hand: the functions of <cctype> ask the locale.
+// It is done by hand: the functions of <cctype> ask the locale.
 constexpr char small_letter(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 constexpr bool in_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '\'';

@@ -57,8 +57,8 @@ struct NamedValue {
   at::Tensor tensor;
 };
 
-// As Python's state_dict(): a module's own parameters, its own buffers, then its children. A tensor
-// with two names comes twice.
+// The order is that of Python's state_dict(): a module's own parameters, its own buffers, then its
+// children. A tensor with two names comes twice.
 void collect(const torch::nn::Module& module, const std::string& prefix,
              std::vector<NamedValue>& into) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {

@@ -43,7 +43,7 @@ Result<Value> state_dict(const torch::nn::Module& module);
 
 // Finds the weights in a file (weights_key.h) and copies them into the module's tensors, in place.
 // Names and shapes must be the module's: nothing is changed where they are not. If the file is
-// damaged the module may be half filled: do not use it.
+// damaged the module may be half filled. Do not use it then.
 Result<FoundWeights> load_weights(const Value& file, torch::nn::Module& module,
                                   const LoadOptions& options = {});
 // The same of a state_dict.

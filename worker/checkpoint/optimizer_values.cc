@@ -121,7 +121,7 @@ struct SgdKind {
     return dict;
   }
 
-  // Null: there is none yet.
+  // Null if there is none yet.
   static Result<std::unique_ptr<State>> load_state(const Value& dict, const at::Tensor& parameter,
                                                    TensorReader& reader) {
     auto buffer = take_tensor(dict, "momentum_buffer", parameter, reader);

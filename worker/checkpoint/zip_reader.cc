@@ -49,7 +49,7 @@ Result<End> read_end64(const ByteSource& source, std::uint64_t end_offset) {
              zip::get<std::uint64_t>(end, 48)};
 }
 
-// Names the format of a file that is no zip file, and how it becomes one. Empty: it has no known
+// Names the format of a file that is no zip file, and how it becomes one. Empty if it has no known
 // one.
 std::string other_format(const ByteSource& source) {
   constexpr std::array kOldTorch{std::byte{0x80}, std::byte{2}, std::byte{0x8A}, std::byte{10}};

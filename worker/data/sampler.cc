@@ -36,7 +36,7 @@ DistributedSampler::DistributedSampler(std::size_t sample_count, int replicas, i
   require(replicas >= 1, std::to_string(replicas) + " replicas; at least 1 is needed");
   require(rank >= 0 && rank < replicas,
           "rank " + std::to_string(rank) + " is not in 0 … " + std::to_string(replicas - 1));
-  // Without shuffling any number is fine: no random number is drawn.
+  // Any number is fine without shuffling: no random number is drawn.
   require(!options.shuffle || sample_count < kMaxShuffledSamples,
           std::to_string(sample_count) +
               " samples cannot be shuffled in PyTorch's order; fewer than " +

@@ -138,7 +138,7 @@ class Ranks {
 
   void add(Rank rank) { ranks_.push_back(std::move(rank)); }
 
-  // Waits for ends; returns those that were no good ends. Empty: all have ended well, or the time
+  // Waits for ends; returns those that were no good ends. Empty if all have ended well, or the time
   // is over.
   std::vector<Failure> wait(int milliseconds) {
     std::vector<Failure> failures;

@@ -42,7 +42,8 @@ constexpr std::size_t kPrintedBytes = std::size_t{32} << 10;
   // NOLINTEND(concurrency-mt-unsafe)
 }
 
-// The descriptor of the agent's connection. Nothing: this is a worker, or a worker has started us.
+// The descriptor of the agent's connection. Nothing if this is a worker, or a worker has started
+// us.
 std::optional<int> connection() {
   const char* told = std::getenv(kHookVariable);  // NOLINT(concurrency-mt-unsafe): one thread
   if (told == nullptr) return std::nullopt;

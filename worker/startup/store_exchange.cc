@@ -117,7 +117,7 @@ Result<void> StoreExchange::follow(Deadline end) {
   }
 }
 
-// In the latest round. False: it is over, and a later one has begun.
+// In the latest round. False if it is over, and a later one has begun.
 Result<bool> StoreExchange::take_place(const std::string& word, Deadline end) {
   const auto round = client_.add(key_of_all("rounds"), 0);
   if (!round) return round.error();

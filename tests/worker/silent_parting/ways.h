@@ -81,7 +81,7 @@ struct Outcome {
 
 struct Way {
   const char* name;
-  // Nothing: all ranks train, and have the same weights. Else all of them throw, one of them with
+  // Nothing if all ranks train, and have the same weights. Else all of them throw, one of them with
   // these words. None has stepped more than once since the way began, or all have the same weights.
   std::optional<std::string> words;
   // Puts what the rank has come to into its second argument, also where it throws.

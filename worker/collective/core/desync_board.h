@@ -24,7 +24,7 @@ class DesyncBoard {
   // This rank's text, instead of the one of before. At most a few KiB, not empty.
   virtual Result<void> post(std::string_view text) = 0;
 
-  // The texts of these ranks, in the same order. Empty: that rank has posted none.
+  // The texts of these ranks, in the same order. Empty if that rank has posted none.
   virtual Result<std::vector<std::string>> read(std::span<const int> ranks) = 0;
 };
 

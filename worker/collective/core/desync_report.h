@@ -39,7 +39,7 @@ inline constexpr std::size_t kReportedOperations = 16;
 // Returns the report of a rank that runs.
 RankReport report_of(const OperationRing& ring, int rank);
 
-// For the board. Nothing: the text is of another version, or of nobody.
+// For the board. Nothing if the text is of another version, or of no rank.
 std::string to_text(const RankReport& report);
 std::optional<RankReport> report_from(int rank, std::string_view text);
 
@@ -51,7 +51,7 @@ std::optional<std::string> desync_report(const RankReport& mine,
                                          const std::vector<RankReport>& before);
 
 // Those that were not seen in the collective operation that `mine` waits in. An example: "rank 1
-// was not seen in it (last in sum of 4096 bytes (operation 6))". Empty: all were.
+// was not seen in it (last in sum of 4096 bytes (operation 6))". Empty if all were.
 std::string absent_from(const RankReport& mine, const std::vector<RankReport>& others);
 
 // Posts and compares, at growing distances. Not thread-safe. After an error of the board it does

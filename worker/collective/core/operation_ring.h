@@ -70,7 +70,7 @@ class OperationRing {
     begun_.store(number, std::memory_order_release);
   }
 
-  // Nothing: no such operation yet, or it is too long ago.
+  // Nothing if there is no such operation yet, or if it is too long ago.
   std::optional<Operation> find(std::uint32_t number) const;
   // The latest one; nothing: the rank has begun none.
   std::optional<Operation> last() const;

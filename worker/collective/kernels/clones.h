@@ -3,7 +3,7 @@
 // clone. A call out of a clone would run code for plain x86-64.
 #pragma once
 
-// Not under a sanitizer: the loader would run the choice before the sanitizer is ready.
+// There are none under a sanitizer: the loader would run the choice before the sanitizer is ready.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define DDPRUN_CLONES
 #else

@@ -8,7 +8,7 @@
 
 namespace ddprun::worker {
 
-// Null: this library has no such function.
+// Null if this library has no such function.
 struct NcclOptional {
   ncclResult_t (*revoke)(ncclComm_t, int flags) = nullptr;  // ncclCommRevoke, from 2.28.7 on
   ncclResult_t (*allocate)(void**, std::size_t) = nullptr;  // ncclMemAlloc, from 2.19 on

@@ -57,7 +57,7 @@ ncclRedOp_t nccl_operation(Reduction reduction) {
   return ncclMax;
 }
 
-// For messages: "rank 0: launch of a sum: …".
+// The text for messages is "rank 0: launch of a sum: …".
 const char* doing(const LaunchRequest& request) {
   switch (request.sharing) {
     case Sharing::kAllReduce:

@@ -31,7 +31,7 @@ std::chrono::nanoseconds share_of_sum(const SumSlot& sum) {
   return std::chrono::nanoseconds(sum.count * size_of(sum.dtype) / kBytesPerNanosecond);
 }
 
-// For messages: "rank 0: sum: …".
+// The text for messages is "rank 0: sum: …".
 const char* what(Sharing sharing) {
   switch (sharing) {
     case Sharing::kAllReduce:
@@ -111,7 +111,7 @@ class ShmCollective final : public HostCollective {
   }
   void reset() override;
 
-  // After the barrier all ranks have mapped the control segment: nobody opens it any more.
+  // All ranks have mapped the control segment after the barrier. No rank opens it any more.
   void complete_setup() {
     barrier();
     peers_.control().close_file();
@@ -164,7 +164,7 @@ Ticket ShmCollective::launch(const Flat& flat, const LaunchRequest& request, Add
                                                  flat.name, sum.parts);
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
   // The other ranks read our slot when they add that sum. So it can be overwritten once all have
-  // added it. For the first sums the target wraps to a number below 0: reached at once.
+  // added it. The target of the first sums wraps to a number below 0. It is reached at once.
   peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots,
                       {what(sum.sharing), sum.operation});
   peers_.mine().sums[++launched_ % kSumSlots] = sum;

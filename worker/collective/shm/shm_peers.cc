@@ -232,7 +232,8 @@ bool ShmPeers::died(std::size_t peer) {
   if (pid == 0 || peer == rank_ || space == 0 || space != mine().pid_namespace.load()) return false;
   int& pidfd = pidfds_[peer];
   if (pidfd < 0) {
-    // By its number: <sys/pidfd.h> of glibc 2.36 declares pidfd_open without C linkage.
+    // It is called by its number: <sys/pidfd.h> of glibc 2.36 declares pidfd_open without C
+    // linkage.
     pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
     // ESRCH: it is gone. After other errors (a sandbox without this call) the deadline remains.
     if (pidfd < 0) return errno == ESRCH;

@@ -88,7 +88,7 @@ class ShmPeers {
     std::uint32_t operation;
     // Past the limit the line names all that have not come.
     bool names_all = false;
-    // Nothing: each wait may last as long as Options say.
+    // Nothing if each wait may last as long as Options say.
     std::optional<Limit> limit = std::nullopt;
     // The peer may be at work on what is awaited, and be later by so much: worth a longer spin. At
     // most kAtWorkMax counts.

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array kCounters{&RankArea::launched, &RankArea::summed, &RankArea::posted,
                                &RankArea::taken,    &RankArea::chunks, &RankArea::chunks_read};
 
-// Nothing: it does not wait, or what it waits for is there.
+// Nothing if it does not wait, or what it waits for is there.
 std::optional<WaitLook> look_at(const ControlView& view, std::size_t rank) {
   const Waiting& waiting = view.area(rank).waiting;
   const std::uint32_t sequence = waiting.sequence.load();

@@ -34,7 +34,7 @@ struct WaitLook {
   std::uint32_t operation;
 };
 
-// The ranks that wait in a cycle with `rank`, the lowest one first. Empty: it is in no cycle.
+// The ranks that wait in a cycle with `rank`, the lowest one first. Empty if it is in no cycle.
 // Each was seen at another moment, so ask still_wait() before you believe it.
 std::vector<WaitLook> cycle_of(const ControlView& view, std::size_t rank);
 

@@ -116,7 +116,7 @@ std::size_t TcpLink::send_frame(std::span<const std::byte> body, TcpEvent& event
   return of_body;
 }
 
-// Reads behind what is buffered. False: nothing is there now.
+// Reads behind what is buffered. False if nothing is there now.
 bool TcpLink::fill(TcpEvent& event) {
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);

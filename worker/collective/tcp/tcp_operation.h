@@ -30,7 +30,7 @@ class TcpOperation {
   // Whether that peer has a part in it. Only then the two exchange heads.
   virtual bool involves(std::size_t /*peer*/) const { return true; }
 
-  // The peer's head came. False: it does something else.
+  // The peer's head came. False if it does something else.
   virtual bool meet(std::size_t /*peer*/, const OperationHead& theirs);
 
   // The next bytes for that peer that are ready, in one piece. They stay ready until they are sent.
@@ -38,7 +38,7 @@ class TcpOperation {
   virtual void sent(std::size_t peer, std::size_t bytes) = 0;
   virtual bool all_sent(std::size_t peer) const = 0;
 
-  // Returns the place of the next bytes from that peer. Empty: there is no place yet, or all have
+  // Returns the place of the next bytes from that peer. Empty if there is no place yet, or all have
   // come.
   virtual std::span<std::byte> to_receive(std::size_t peer) = 0;
   virtual void received(std::size_t peer, std::size_t bytes) = 0;

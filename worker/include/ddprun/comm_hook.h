@@ -32,8 +32,8 @@ class Bucket {
   Bucket(std::size_t index, bool last, at::Tensor buffer, std::vector<at::Tensor> parameters,
          Collective& collective);
 
-  // Returns the bucket's number in launch order, from 0. After the first pass buckets may be
-  // rebuilt: then an index means another bucket.
+  // Returns the bucket's number in launch order, from 0. Buckets may be rebuilt after the first
+  // pass. An index means another bucket then.
   std::size_t index() const { return index_; }
   // Says whether no bucket follows in this pass.
   bool is_last() const { return last_; }

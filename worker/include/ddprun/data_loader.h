@@ -64,7 +64,7 @@ struct BatchLoaderOptions {
   std::size_t prefetch = 2;
   // Leave out the last batch if it is not full.
   bool drop_last = false;
-  // Without the padding: for evaluation, where a sample that two ranks look at would count twice.
+  // Leaves out the padding. In an evaluation a sample that two ranks look at would count twice.
   // Ranks may have unequal numbers of batches then.
   bool unpadded = false;
   // Call the batch's pin(), in the reader thread: page-locked memory, from which a GPU copies while

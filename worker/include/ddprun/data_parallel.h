@@ -73,12 +73,12 @@ inline constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
 
 // Options of DataParallel. Give equal ones on all ranks.
 struct DataParallelOptions {
-  // The limit of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes. With
-  // find_unused_parameters, which rebuilds nothing, of the first buckets.
+  // The limit of each rebuilt bucket: PyTorch's bucket_cap_mb. If it is unset, it is
+  // kBucketCapBytes. With find_unused_parameters, which rebuilds nothing, of the first buckets.
   std::optional<std::size_t> bucket_cap_bytes;
-  // The limit of the first rebuilt bucket. Unset: bucket_cap_bytes if set, else kFirstBucketBytes.
-  // With DDP_SET_LAST_BUCKET_CAP=1 in the environment it is the last bucket's: nothing can hide its
-  // sum.
+  // The limit of the first rebuilt bucket. If it is unset, it is bucket_cap_bytes if that is set,
+  // else kFirstBucketBytes. With DDP_SET_LAST_BUCKET_CAP=1 in the environment it is the last
+  // bucket's: nothing can hide its sum.
   std::optional<std::size_t> first_bucket_bytes;
   // The limits of the first buckets and of the rebuilt ones, instead of both above. The last one
   // repeats. PyTorch's bucket_cap_mb_list.
@@ -100,10 +100,10 @@ struct DataParallelOptions {
   // All passes use the same parameters, equally often. Then parameters may be unused, and may get
   // several gradients in a pass (activation checkpointing). The first pass counts.
   bool static_graph = false;
-  // With find_unused_parameters: a bucket that is wholly unused is not summed. All ranks must then
+  // With find_unused_parameters, a bucket that is wholly unused is not summed. All ranks must then
   // leave out the same parameters, always.
   bool skip_all_reduce_unused_params = false;
-  // On CPU: memory that is freed stays in the process, for the next gradient. Else glibc gives it
+  // On CPU, memory that is freed stays in the process, for the next gradient. Else glibc gives it
   // back to the kernel in each pass, and takes it again, page by page. For the whole process, and
   // for good (mallopt(3)). Nothing is changed where the environment sets up malloc (MALLOC_*_,
   // GLIBC_TUNABLES); log_record() says whether it was.

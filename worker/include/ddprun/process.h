@@ -38,8 +38,8 @@ inline constexpr const char* kCongestionControl = "cubic";
 // Options of bootstrap(), on this rank.
 struct BootstrapOptions {
   Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
-  // With kCuda: the CPU, where this host has fewer GPUs than ranks, or this build has no NCCL. Each
-  // host decides for itself, so all must be alike.
+  // With kCuda, the CPU is taken if this host has fewer GPUs than ranks, or this build has no NCCL.
+  // Each host decides for itself, so all must be alike.
   bool cpu_instead = false;
   // The limit for meeting the other ranks, and then for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
@@ -51,14 +51,14 @@ struct BootstrapOptions {
   // On CPU, if ranks of this host share cores: long time slices, so that fewer switches happen.
   bool long_time_slices = true;
   // The way in which the ranks meet. `env://`: by the variables of a launcher or of mpirun and
-  // srun. `file:///PATH`: by a file on a file system that all of them share. Empty:
-  // DDPRUN_INIT_METHOD, and `env://` where that is not set.
+  // srun. `file:///PATH`: by a file on a file system that all of them share. If it is empty, it is
+  // DDPRUN_INIT_METHOD, and `env://` if that is not set.
   std::string init_method = {};
-  // This rank, 0 … world_size-1. With a file alone, and with world_size. Unset: RANK, or what
-  // mpirun and srun say.
+  // This rank, 0 … world_size-1. With a file alone, and with world_size. If it is unset, it is
+  // RANK, or what mpirun and srun say.
   std::optional<int> rank = std::nullopt;
-  // The number of ranks. With a file alone, and with rank. Unset: WORLD_SIZE, or what mpirun and
-  // srun say.
+  // The number of ranks. With a file alone, and with rank. If it is unset, it is WORLD_SIZE, or
+  // what mpirun and srun say.
   std::optional<int> world_size = std::nullopt;
 };
 
@@ -97,7 +97,7 @@ struct Process {
   std::unique_ptr<Collective> collective;  // not null
 };
 
-// Says why this process can have no GPU, in one line. Empty: it can. This rank alone.
+// Says why this process can have no GPU, in one line. Empty if it can. This rank alone.
 std::string why_no_gpu();
 
 // Meets the other ranks of the job and returns when all are there. Without a launcher's environment

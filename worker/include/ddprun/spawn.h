@@ -55,8 +55,8 @@ struct SpawnOptions {
   // `file:///PATH`, as of BootstrapOptions; empty: the ranks meet over pipes, and are those of this
   // host alone.
   std::string init_method = {};
-  // With a file: which of `node_count` calls of spawn() this one is. All of them have the same
-  // number of ranks. Rank n of this one is rank node_rank * ranks + n of all.
+  // With a file, the number of this call among the `node_count` calls of spawn(). All of them have
+  // the same number of ranks. Rank n of this one is rank node_rank * ranks + n of all.
   int node_rank = 0;
   int node_count = 1;  // calls of spawn() that meet at the file
 };

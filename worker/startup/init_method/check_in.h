@@ -26,7 +26,8 @@ class CheckIn {
   // `client` talks to the store of `record`. `file` must outlive this object.
   CheckIn(store::Client client, const InitFile& file, InitRecord record, int rank);
 
-  // Takes the place of this rank. False: all had met before it came, so it belongs to another run.
+  // Takes the place of this rank. False if all had met before it came, so it belongs to another
+  // run.
   Result<bool> arrive(const HostId& here);
   // "rank 1, 3 of 4 has not come yet", for a line of a wait.
   std::string absent_text();

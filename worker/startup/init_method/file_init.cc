@@ -224,7 +224,7 @@ Result<std::unique_ptr<OwnStore>> RankAtFile::follow() {
   return rank0_absent();
 }
 
-// False: what the file says is of another run, which is over, or which has met without this rank.
+// False if what the file says is of another run, which is over, or which has met without this rank.
 Result<bool> RankAtFile::join(const InitRecord& record) {
   record_ = record;
   auto probe = probe_at(record, address_from(record, here_));

@@ -67,7 +67,7 @@ InitFile::InitFile(std::string path, std::string named) : named_(std::move(named
   const auto slash = path.find_last_of('/');
   folder_ = path.substr(0, std::max<std::size_t>(slash, 1));
   name_ = path.substr(slash + 1);
-  // Before the first look: what comes between that and a wait is announced.
+  // This comes before the first look. A change between that and a wait is announced.
   FileHandle watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   constexpr std::uint32_t kEvents = IN_CREATE | IN_MOVED_TO | IN_ONLYDIR;
   if (watch.get() >= 0 && ::inotify_add_watch(watch.get(), folder_.c_str(), kEvents) >= 0)

@@ -29,15 +29,16 @@ class InitFile {
   // that those do not wait whose rank 0 cannot write.
   Result<void> may_write() const;
 
-  // Nothing: it is not there. Reads kInitRecordBytes and one byte more at most. Errors: no such
+  // Nothing if it is not there. Reads kInitRecordBytes and one byte more at most. Errors: no such
   // folder, it is no regular file, it cannot be read.
   Result<std::optional<std::string>> read();
 
-  // Puts `content` there. False: something is there already. Errors: the folder cannot be written,
-  // or its file system has no hard links.
+  // Puts `content` there. False if something is there already. Errors: the folder cannot be
+  // written, or its file system has no hard links.
   Result<bool> create(std::string_view content);
 
-  // Takes it away, if it holds `content` or is gone. False: it holds something else, and is let be.
+  // Takes it away, if it holds `content` or is gone. False if it holds something else, and is let
+  // be.
   Result<bool> remove(std::string_view content);
 
   // Returns when such a file has appeared, or at `until`. Another host's is not announced here, so

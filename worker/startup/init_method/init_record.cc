@@ -130,7 +130,7 @@ Earlier judge_earlier(const InitRecord& record, const HostId& here, bool lives, 
     const bool is_over = !lives || heard == StoreAnswer::kNobody;
     return is_over ? Earlier::kOver : Earlier::kUnknown;
   }
-  // Its loopback is not ours: whoever listens here, or not, says nothing.
+  // Its loopback is not ours. A process that listens here, or none, says nothing.
   if (is_loopback(record.address)) return Earlier::kUnknown;
   return heard == StoreAnswer::kNobody ? Earlier::kOver : Earlier::kUnknown;
 }

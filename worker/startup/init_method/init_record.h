@@ -1,6 +1,7 @@
 // The records of ranks that meet at a shared file, and the conclusion from them. Rank 0 serves a
-// store and puts a InitRecord into the file; each rank leaves an Arrival in that store. Both
-// come from whoever can write there: what is not exactly as we write it is refused. Pure.
+// store and puts an InitRecord into the file; each rank leaves an Arrival in that store. Both come
+// from any process that can write there. So text that is not exactly as we write it is refused.
+// Pure.
 #pragma once
 
 #include <cstddef>

@@ -66,7 +66,7 @@ Result<std::unique_ptr<OwnStore>> serve_job_port(WorkerEnv& world) {
   return *last;
 }
 
-// Nothing: it is. Otherwise why not.
+// Nothing if it is. Otherwise why not.
 std::optional<Error> is_not_store_of(const WorkerEnv& world, std::uint16_t port) {
   auto client = store::Client::connect(world.master_addr, port, kOneTry);
   if (!client) return client.error();

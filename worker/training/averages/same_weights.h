@@ -4,8 +4,8 @@
 // ones. Ranks on unlike processors may round a step in unlike ways. Weights count as parted if they
 // have changed by unlike amounts since the pass before.
 //
-// On CPU only: on GPUs it would make the host wait. GradientReducer owns it and calls it from the
-// thread that runs backward(). All ranks must call it at the same places.
+// It works on CPU only. On GPUs it would make the host wait. GradientReducer owns it and calls it
+// from the thread that runs backward(). All ranks must call it at the same places.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,8 +43,8 @@ struct WeightsPlace {
   double rounding;   // the step between two numbers of its type near 1
 };
 
-// A whole message on which ranks have parted, and how. Nothing: all have the same weights, but for
-// rounding. `settings` are those of rank 0, or of another rank that has as many. Pure.
+// A whole message on which ranks have parted, and how. Nothing if all have the same weights, but
+// for rounding. `settings` are those of rank 0, or of another rank that has as many. Pure.
 std::optional<std::string> parted(const std::vector<WeightsReport>& reports,
                                   std::span<const WeightsPlace> places,
                                   std::span<const StepSetting> settings, std::uint64_t pass);

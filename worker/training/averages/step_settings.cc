@@ -107,7 +107,7 @@ std::int64_t steps_of(const optim::OptimizerParamState& state) {
   return typeid(state) == typeid(State) ? static_cast<const State&>(state).step() : 0;
 }
 
-// Null: none of LibTorch's, nor derived from one.
+// Null if it is none of LibTorch's, nor derived from one.
 const Kind* kind_of(const optim::OptimizerOptions& options) {
   static constexpr std::array kKinds{
       Kind{is<optim::SGDOptions>, read_as<optim::SGDOptions>, nullptr},

@@ -124,7 +124,7 @@ BucketOffsets lay_out(std::span<const ParameterSize> parameters, const BucketPla
   return layout;
 }
 
-// As if each parameter had a bucket of its own: no plan has more padding.
+// It counts as if each parameter had a bucket of its own. No plan has more padding.
 std::size_t layout_bytes_max(std::span<const ParameterSize> parameters) {
   std::size_t bytes = 0;
   for (const ParameterSize& parameter : parameters) {

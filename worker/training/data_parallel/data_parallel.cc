@@ -63,7 +63,7 @@ std::vector<bool> delayed_ones(const std::vector<NamedTensor>& parameters,
   return delayed;
 }
 
-// By the name of its type: its room is above this one.
+// Finds it by the name of its type, since its room is above this one.
 bool has_sync_batch_norm(const torch::nn::Module& module) {
   return std::ranges::any_of(module.modules(), [](const auto& each) {
     return each->name().find("SyncBatchNorm") != std::string::npos;
@@ -201,8 +201,8 @@ void DataParallel::meet() {
     parameters_.push_back({name, tensor, tensor.requires_grad()});
   copies_.clear();
   list_parameters(module_->parameters());
-  // Before anything is copied: a copy into a tensor of another shape would fail on some ranks only.
-  // Frozen parameters are copied too; forward() uses them.
+  // This comes before any copy. A copy into a tensor of another shape would fail on some ranks
+  // only. Frozen parameters are copied too; forward() uses them.
   if (options_.init_sync) {
     verify_same_model(parameters, *collective_);
     if (options_.broadcast_buffers) {

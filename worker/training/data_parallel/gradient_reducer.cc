@@ -115,7 +115,7 @@ void GradientReducer::shadow_pass() {
     if (readiness_->asks_for_use()) used_->launch_sum();
   });
   finish();
-  // As PyTorch's _push_all_rebuilt_params: should this be rank 0, its order counts.
+  // PyTorch's _push_all_rebuilt_params does so: should this be rank 0, its order counts.
   if (!readiness_->use_changes()) layout_.all_ready(buckets_.sizes().size());
 }
 
@@ -151,9 +151,9 @@ void GradientReducer::mark_ready(std::size_t parameter) {
   if (!sums_.skipped(queue_.bucket_of(parameter))) buckets_.fill(parameter, sums_.divisor());
 }
 
-// The weights are told before the last sum, which all ranks wait for anyway. If there are many sums
-// they are told early: on several hosts they travel while backward() runs. Their sum has the name
-// of the one behind it. Ranks that miss each other there mostly do so on its account.
+// The weights are told before the last sum, which all ranks wait for anyway. Many sums are told
+// early. On several hosts they travel while backward() runs. Their sum has the name of the one
+// behind it. Ranks that miss each other there mostly do so on its account.
 void GradientReducer::launch_ready_buckets() {
   static const std::array<OperationName, 2> names{"bucket 0 (weights)", "bucket 1 (weights)"};
   const std::size_t behind = std::min(names.size(), plan().size()) - 1;
@@ -175,7 +175,8 @@ void GradientReducer::finish_after_backward() {
   autograd::Engine::get_default_engine().queue_callback([this] { finish(); });
 }
 
-// By bucket: whether this pass uses none of its parameters. Only where the program asks for it.
+// Tells by bucket whether this pass uses none of its parameters. Only where the program asks for
+// it.
 std::vector<bool> GradientReducer::wholly_unused_buckets() const {
   std::vector<bool> unused;
   if (!options_.skip_unused_buckets) return unused;

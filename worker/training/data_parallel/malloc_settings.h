@@ -7,7 +7,7 @@
 namespace ddprun::worker {
 
 // Sets up malloc for the whole process, unless the environment does. Then it changes nothing, and
-// gives the name of the variable. Empty: done.
+// gives the name of the variable. Empty if it is done.
 std::string set_up_malloc();
 
 }  // namespace ddprun::worker

@@ -39,7 +39,7 @@ struct Progress {
   std::uint64_t parameters_stepped;  // of the pass that is given up
   bool operator==(const Progress&) const = default;
 };
-// Why the pass cannot be given up. Nothing: all ranks are equally far.
+// Why the pass cannot be given up. Nothing if all ranks are equally far.
 std::optional<std::string> parted_in_reset(std::span<const Progress> ranks, int rank);
 
 }  // namespace ddprun::worker

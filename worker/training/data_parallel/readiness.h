@@ -37,7 +37,7 @@ class Readiness {
   virtual void begin(std::span<const at::Tensor> /*outputs*/) {}
 
   // The hook of a parameter runs in this pass. Returns the parameters whose gradients are ready
-  // now, until the next call. Nothing: the graph is not the one that the mode was promised.
+  // now, until the next call. Nothing if the graph is not the one that the mode was promised.
   using Ready = std::optional<std::span<const std::size_t>>;
   [[nodiscard]] virtual Ready on_hook(std::size_t parameter) = 0;
 

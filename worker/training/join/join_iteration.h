@@ -14,7 +14,7 @@ namespace ddprun::worker {
 JoinIteration read_reports(std::span<const std::vector<std::byte>> reports);
 
 // Why a rank throws when all shall as soon as one has no more batches; the beginning is PyTorch's.
-// Empty: it goes on.
+// Empty if it goes on.
 std::string early_end(const JoinIteration& round, int rank, bool active);
 
 }  // namespace ddprun::worker

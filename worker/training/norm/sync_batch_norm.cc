@@ -154,7 +154,7 @@ std::shared_ptr<SyncBatchNormImpl> made_of(const torch::nn::Module& module, Coll
   return made;
 }
 
-// Null: it is no batch norm.
+// Null if it is no batch norm.
 std::shared_ptr<SyncBatchNormImpl> sync_of(const torch::nn::Module& module, Collective& ranks) {
   if (auto made = made_of<torch::nn::BatchNorm1dImpl>(module, ranks)) return made;
   if (auto made = made_of<torch::nn::BatchNorm2dImpl>(module, ranks)) return made;
@@ -230,7 +230,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
     const at::NoGradGuard no_grad;
     return moments_of_all(input, *ranks_, *collective_);
   }();
-  // On a GPU nobody looks: the host would wait for it.
+  // It is not looked at on a GPU: the host would wait for it.
   if (moments.count.is_cpu() && moments.count.item<double>() < 2) {
     throw std::invalid_argument(
         "Expected more than 1 value per channel when training, over the batches of all ranks");

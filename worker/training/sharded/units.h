@@ -48,7 +48,7 @@ class Units {
 };
 
 // Both take rank 0's values of the units. All ranks must call them; `units` and `ranks` must
-// outlive the result. Null, on all ranks: they share no memory.
+// outlive the result. Null on all ranks if they share no memory.
 std::unique_ptr<Units> make_single_copy_units(std::vector<FlatUnit>& units, Collective& ranks);
 std::unique_ptr<Units> make_sharded_units(std::vector<FlatUnit>& units, Collective& ranks);
 

@@ -137,7 +137,7 @@ TensorCollective::Work TensorCollective::prepare(const at::Tensor& tensor, Reduc
   return launched;
 }
 
-// False: all are launched.
+// False if all are launched.
 bool TensorCollective::launch_piece(Work& launched) {
   const std::int64_t left = launched.numbers_.numel() - launched.launched_;
   if (left == 0) return false;

@@ -91,7 +91,7 @@ void step_part(AdamNumbers of, const Options& options, bool decoupled, double st
   average.lerp_(gradient, 1 - beta1);
   squares.mul_(wrapped_number(beta2)).addcmul_(gradient, gradient, 1 - beta2);
   const double step_size = options.lr() / (1 - std::pow(beta1, steps));
-  // Not sqrt(): Python's ** is pow().
+  // sqrt() would differ: Python's ** is pow().
   const double root = std::pow(1 - std::pow(beta2, steps), 0.5);
   at::Tensor most = squares;
   if (of.most.defined()) {

@@ -111,7 +111,7 @@ Shards::~Shards() {
   try {
     for (const auto& group : groups_) {
       for (const at::Tensor& parameter : group) {
-        // Null: it has no elements, and keeps the memory all the same.
+        // Null if it has no elements, and keeps the memory all the same.
         const void* const data = parameter.data_ptr();
         if (data == nullptr || data == places_.at(parameter.unsafeGetTensorImpl()).data)
           parameter.set_data(parameter.detach().clone());
