@@ -14,7 +14,7 @@ inline constexpr int kExitRendezvousFailed = 121;  // timed out, refused, or its
 // This launcher was told to stop, or the whole job was, or a node that the job cannot do without.
 inline constexpr int kExitPreempted = 122;
 inline constexpr int kExitLauncherFailed = 123;  // it could not go on (Lifecycle::give_up())
-// Its exit codes are a shell's: a program that signal n killed has 128 + n.
+// The codes are a shell's: a program that signal n killed has 128 + n.
 inline constexpr int kExitSignalBase = 128;
 
 struct ExitFacts {

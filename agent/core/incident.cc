@@ -20,7 +20,8 @@ std::string who(const rendezvous::Failure& cause) {
                                          : fmt::format("ended with exit code {}", cause.exit_code));
 }
 
-// The moment when the last worker was there; nothing: one of them was not, or nobody knows.
+// Returns the moment when the last worker was there. Nothing if one of them was not, or if it is
+// not known.
 template <typename Moment>
 std::optional<Time> last(const std::vector<WorkerProgress>& workers, Moment moment) {
   Time latest{};

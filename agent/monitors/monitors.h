@@ -36,7 +36,7 @@ class Monitors {
   // the same turn. Otherwise a timer that has expired already calls an object that is gone.
   void end();
 
-  // Path of the watchdog's FIFO, for the workers' environment; empty: there is no watchdog.
+  // Path of the watchdog's FIFO, for the workers' environment. Empty if there is no watchdog.
   std::string timer_file() const { return watchdog_ ? watchdog_->path() : ""; }
 
  private:

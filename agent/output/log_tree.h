@@ -38,7 +38,7 @@ class LogTree {
   // The root that clean_up() removes; empty when the user named one.
   const std::string& temporary_root() const { return temporary_root_; }
 
-  // Why the temporary root is not in the first place for it; empty: it is there.
+  // Says why the temporary root is not in the first place for it. Empty if it is there.
   const std::string& notice() const { return notice_; }
 
   // The folder of an attempt, and the folder of one worker in it. They need not exist. Empty when

@@ -78,7 +78,7 @@ std::optional<GoneJob> take_if_gone(const std::string& name) {
 constexpr std::size_t kMostLooked = 2048;
 constexpr std::size_t kMostOfOthers = 64;
 
-// The owner of a regular file; nothing: it is something else, or gone.
+// Returns the owner of a regular file. Nothing if it is something else, or gone.
 std::optional<uid_t> owner_of_lock(const std::string& name) {
   struct stat facts {};
   const std::string path = fmt::format("{}/{}", kScratchBase, name);

@@ -21,7 +21,7 @@ struct JobEvent {
   EventState state = EventState::kRendezvous;
   std::string hostname;
   std::chrono::milliseconds since_start{};  // since the agent started
-  // The worker that the event is about; unset: it is about the agent.
+  // The worker that the event is about. Unset if it is about the agent.
   std::optional<WorkerExit> worker{};
   int rank = 0;  // global rank of that worker
 };

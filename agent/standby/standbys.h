@@ -54,7 +54,7 @@ class Standbys {
   // Also removes the scratch folder. No worker is alive any more.
   void remove_files();
 
-  // The scratch folder; empty: there is none.
+  // The scratch folder. Empty if there is none.
   const std::string& folder() const { return scratch_; }
 
   // How far the workers say they are, by local rank. Empty if there are no pages.

@@ -44,7 +44,7 @@ std::string write_pairs(const std::vector<Pair>& pairs);
 std::optional<Peer> read_peer(std::string_view text);
 std::optional<std::vector<Pair>> read_pairs(std::string_view text, std::size_t nodes);
 
-// `tried[i]` are the pairs of node i; nothing: it did not say. As many as `peers`.
+// `tried[i]` are the pairs of node i. Nothing if it did not say. As many as `peers`.
 Findings judge_pairs(const std::vector<Peer>& peers,
                      const std::vector<std::optional<std::vector<Pair>>>& tried);
 

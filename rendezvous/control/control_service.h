@@ -27,8 +27,8 @@ enum class InheritedJob { kRuns, kSucceeded, kFailed };
 class ControlService {
  public:
   struct Options {
-    // The token that an operator of this job must prove to know; nothing, or an empty one: nobody
-    // may. The id is empty where all jobs are asked for, or the only one.
+    // The token that an operator of this job must prove to know. Nothing, or an empty one, if no
+    // operator may. The id is empty where all jobs are asked for, or the only one.
     std::function<std::optional<HostToken>(const std::string& rdzv_id)> token{};
     // Only operators of this host's own socket come here (local_operators.h): they prove nothing,
     // and `token` is not asked.

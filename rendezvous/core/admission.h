@@ -20,9 +20,9 @@ inline constexpr int kMaxLocalWorldSize = 4096;
 // Whether the node was given another --nnodes than the host.
 bool differs(const NodeSpec& spec, const RoundPolicy& policy);
 
-// Why a node cannot be in a job. One text is for the host, one for a remote node that did not prove
-// that it knows the token. That one learns nothing of other nodes and of the job's size. On the
-// host's own machine each user sees both in the list of processes.
+// The reason why a node cannot be in a job. One text is for the host, one for a remote node that
+// did not prove that it knows the token. That one learns nothing of other nodes and of the job's
+// size. On the host's own machine each user sees both in the list of processes.
 struct JoinRefusal {
   // Both hear the same.
   explicit JoinRefusal(Error why) : whole(why), for_unproven(std::move(why)) {}
@@ -38,8 +38,8 @@ struct JoinRefusal {
   }
 };
 
-// Why `spec` cannot be in this job; no value if it can. The codec has checked lengths only. The
-// node of `session` is one of `members` already.
+// Returns why `spec` cannot be in this job. No value if it can. The codec has checked lengths only.
+// The node of `session` is one of `members` already.
 std::optional<JoinRefusal> validate(SessionId session, const NodeSpec& spec,
                                     const RoundPolicy& policy, const Members& members);
 

@@ -94,7 +94,7 @@ class Election {
   void leader_lost(bool was_closed = false);
   // Whether the nodes may be given leases: while this process leads beyond doubt.
   bool may_grant() const { return leadership_.leads_at(std::chrono::steady_clock::now()); }
-  // Why etcd did not answer; empty: it did.
+  // Says why etcd did not answer. Empty if it did.
   const std::string& problem() const { return problem_; }
   // Why no leader is followed, and until when one is looked for.
   UnreachedHost unreached() const;

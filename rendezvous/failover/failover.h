@@ -196,7 +196,7 @@ class Failover {
   bool takes_words() const { return is_admitted() || (is_same_host() && !is_lost()); }
   // Without a host. Nothing if the node has no workers, or had no host yet.
   std::optional<Time> workers_until() const;
-  // Why the last try to have a host ended; empty: none did since the host let this node in.
+  // Says why the last try to have a host ended. Empty if none did since the host let this node in.
   const std::string& last_loss() const { return last_loss_; }
   // kSameHost, without a host: when the node gives up.
   Time gives_up_at() const;

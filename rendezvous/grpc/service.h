@@ -41,7 +41,7 @@ inline constexpr std::size_t kMaxUnauthenticated = kMaxMembers;
 
 // The ways of a service that has many jobs.
 struct ManyJobs {
-  // The token that a node of this job must prove to know; nothing: there can be no such job.
+  // The token that a node of this job must prove to know. Nothing if there can be no such job.
   std::function<std::optional<HostToken>(const std::string& rdzv_id)> token;
   // The host of the job, when its node asks for its first seat. `round` is that of the seat to
   // which it comes back, else 0. If there is none, it returns the one message that the node gets.

@@ -35,7 +35,7 @@ class NodeAuthenticator {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using CallId = void*;
-  // The token of the job with this rendezvous id; nothing: that job is not served here.
+  // The token of the job with this rendezvous id. Nothing if that job is not served here.
   using TokenOf = std::function<std::optional<HostToken>(const std::string& job)>;
   // Whether one of these TLS channels is a connection of this host.
   using HasChannel = std::function<bool(const std::vector<std::string>& channels)>;

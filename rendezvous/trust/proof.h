@@ -27,7 +27,7 @@ struct Challenge {
 };
 
 // The answer of a caller. No bytes: it has no token. `channels` name the TLS channels that the call
-// may travel in (tls_channels.h); none: it travels in clear.
+// may travel in (tls_channels.h). There are none if it travels in clear.
 struct Proof {
   std::string bytes{};
   std::vector<std::string> channels{};

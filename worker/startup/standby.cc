@@ -63,7 +63,7 @@ std::optional<int> connection() {
   ::_exit(1);
 }
 
-// Why no worker may come of this process; empty: nothing is in the way.
+// Says why no worker may come of this process. Empty if nothing is in the way.
 std::string spoiled() {
   namespace fs = std::filesystem;
   std::error_code gone;

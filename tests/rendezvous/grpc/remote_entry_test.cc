@@ -50,7 +50,8 @@ struct UnauthenticatedPeer {
   bool closed = false;
 };
 
-// Calls as a node does. It answers the host's challenge with `proof`; none: not at all.
+// Calls as a node does. It answers the host's challenge with `proof`, or not at all if there is
+// none.
 struct Caller {
   using Call = ClientCall<Caller>;
 

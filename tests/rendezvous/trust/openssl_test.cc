@@ -37,7 +37,7 @@ struct OpensslTest : testing::Test {
     SSL_CTX_set1_groups_list(one.get(), "P-256");
     return one;
   }
-  // Node and host after it, in memory; nothing: it failed.
+  // Returns node and host after it, in memory. Nothing if it failed.
   std::pair<Side, Side> handshake() const {
     Side node(::SSL_new(context().get()), &::SSL_free);
     Side host(::SSL_new(context().get()), &::SSL_free);

@@ -13,7 +13,7 @@ namespace ddprun::rendezvous {
 namespace {
 
 struct TlsFilesTest : testing::Test {
-  // Returns the error of the files; empty: they are good.
+  // Returns the error of the files. Empty if they are good.
   std::string problem(const TlsFiles& files,
                       std::chrono::hours from_now = std::chrono::hours(0)) const {
     const auto texts = read_tls_files(files);

@@ -42,7 +42,7 @@ inline std::chrono::nanoseconds time_slice() {
   return std::chrono::nanoseconds(attributes[3]);
 }
 
-// Why slices cannot change here; empty: they can.
+// Says why slices cannot change here. Empty if they can.
 inline std::string no_time_slices() {
   if (::sched_getscheduler(0) != SCHED_OTHER)
     return "this test was started with a policy of its own";

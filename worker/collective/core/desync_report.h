@@ -43,9 +43,10 @@ RankReport report_of(const OperationRing& ring, int rank);
 std::string to_text(const RankReport& report);
 std::optional<RankReport> report_from(int rank, std::string_view text);
 
-// Why `mine`, which waits, can never go on; nothing: the others may just be late. `others`: what
-// they say now. `before`: what they said at an earlier look, since when `mine` waits in the same
-// operation. "rank 0 is in barrier (operation 7), rank 1 in sum of 4096 bytes (operation 7): …".
+// Says why `mine`, which waits, can never go on. Nothing if the others may just be late. `others`:
+// what they say now. `before`: what they said at an earlier look, since when `mine` waits in the
+// same operation. "rank 0 is in barrier (operation 7), rank 1 in sum of 4096 bytes (operation 7):
+// …".
 std::optional<std::string> desync_report(const RankReport& mine,
                                          const std::vector<RankReport>& others,
                                          const std::vector<RankReport>& before);

@@ -72,7 +72,7 @@ class OperationRing {
 
   // Nothing if there is no such operation yet, or if it is too long ago.
   std::optional<Operation> find(std::uint32_t number) const;
-  // The latest one; nothing: the rank has begun none.
+  // The latest one. Nothing if the rank has begun none.
   std::optional<Operation> last() const;
   // As below; "another operation" where there is none of this number.
   std::string describe(std::uint32_t number) const;

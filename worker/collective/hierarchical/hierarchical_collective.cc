@@ -22,8 +22,8 @@
 namespace ddprun::worker {
 namespace {
 
-// The parts of a chunk, counted from its begin. `owner_of` says who owns a part there; nothing: it
-// is left out.
+// The parts of a chunk, counted from its begin. `owner_of` says who owns a part there. Nothing if
+// it is left out.
 std::vector<Part> parts_in(const OwnedChunk& chunk, std::span<const Part> parts,
                            const std::function<std::optional<int>(int owner)>& owner_of) {
   std::vector<Part> inside;

@@ -37,7 +37,8 @@ class Communicator {
   using Call = std::function<ncclResult_t(ncclComm_t)>;
   void run(const char* doing, const Call& call);
 
-  // Returns the fault that NCCL has found since; nothing: all is well, or it has failed before.
+  // Returns the fault that NCCL has found since. Nothing if all is well, or if it has failed
+  // before.
   std::optional<std::string> trouble();
 
   // The first reason counts. Afterwards every call throws it. Revokes and aborts the communicator.

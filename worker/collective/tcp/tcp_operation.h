@@ -77,7 +77,7 @@ std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_
                                            std::span<std::byte> data);
 
 // The elements of an all-reduce, a reduce-scatter or an all-gather. `feed` makes the elements in
-// `data`, and takes results; null: they are there, and stay there.
+// `data`, and takes results. Null if they are there, and stay there.
 struct TcpShared {
   std::span<std::byte> data;
   LaunchRequest request;

@@ -30,9 +30,9 @@ inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 enum class Wire : std::uint8_t { kExact, kBFloat16 };
 
 // The congestion control of the connections between ranks, by the kernel's name for it (tcp(7),
-// TCP_CONGESTION); empty: the host's. BBR sends by a timer. That takes up to a third more time for
-// a sum between two hosts with two ranks each. If the kernel does not have it, or does not allow
-// it, the host's stays.
+// TCP_CONGESTION). An empty name means the host's. BBR sends by a timer. That takes up to a third
+// more time for a sum between two hosts with two ranks each. If the kernel does not have it, or
+// does not allow it, the host's stays.
 inline constexpr const char* kCongestionControl = "cubic";
 
 // Options of bootstrap(), on this rank.
@@ -46,7 +46,7 @@ struct BootstrapOptions {
   // The format in which sums of float32 travel between hosts, on CPU: those of TensorCollective,
   // too. The same on all ranks.
   Wire wire = Wire::kExact;
-  // The algorithm of the connections between hosts, on CPU; empty: the host's.
+  // The algorithm of the connections between hosts, on CPU. An empty name means the host's.
   std::string congestion_control = kCongestionControl;
   // On CPU, if ranks of this host share cores: long time slices, so that fewer switches happen.
   bool long_time_slices = true;

@@ -52,8 +52,8 @@ struct SpawnOptions {
   // The limit for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
   bool long_time_slices = true;  // as of BootstrapOptions
-  // `file:///PATH`, as of BootstrapOptions; empty: the ranks meet over pipes, and are those of this
-  // host alone.
+  // `file:///PATH`, as of BootstrapOptions. If it is empty, the ranks meet over pipes, and are
+  // those of this host alone.
   std::string init_method = {};
   // With a file, the number of this call among the `node_count` calls of spawn(). All of them have
   // the same number of ranks. Rank n of this one is rank node_rank * ranks + n of all.

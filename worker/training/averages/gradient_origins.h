@@ -44,8 +44,8 @@ class GradientOrigins {
 
   // Some gradient was made under NoSync, and no sum has taken it since.
   bool any_silent() const;
-  // Why nobody may step on the gradients that are there. Nothing if all are averages, or none is
-  // there.
+  // Says why no rank may step on the gradients that are there. Nothing if all are averages, or none
+  // is there.
   std::optional<std::string> why_own() const;
 
  private:

@@ -138,7 +138,7 @@ WeightsReport from_bytes(std::span<const std::byte> bytes) {
   return report;
 }
 
-// How two ranks have parted at one number; empty: they have not.
+// Says how two ranks have parted at one number. Empty if they have not.
 std::string difference(const WeightsReport& left, const WeightsReport& right, std::size_t at,
                        double rounding) {
   const double size = std::max(std::abs(left.now[at]), std::abs(right.now[at]));
@@ -292,7 +292,8 @@ std::string SameWeights::changed_silently(bool any_silent) {
   return silent_changes_ < 2 ? std::string() : name;
 }
 
-// The name of the parameter in which two lists of numbers differ; empty: in none.
+// Returns the name of the parameter in which two lists of numbers differ. Empty if they differ in
+// none.
 std::string SameWeights::changed(const std::vector<double>& left,
                                  const std::vector<double>& right) const {
   std::size_t i = 0;

@@ -69,7 +69,7 @@ class SameWeights {
 
   // A forward() under NoSync begins. `any_silent`: some gradient was made under NoSync, and no sum
   // has taken it since. Returns the name of a parameter that was changed after such gradients twice
-  // in a row; empty: there is none. A forward() that averages ends the row.
+  // in a row. Empty if there is none. A forward() that averages ends the row.
   std::string changed_silently(bool any_silent);
 
   // The pass launches its sums. Tells the other ranks its weights, and the events before it, by a

@@ -87,7 +87,7 @@ void read(const optim::LBFGSOptions& options, std::size_t group, Numbers& number
 struct Kind {
   bool (*is)(const optim::OptimizerOptions&);
   void (*read)(const optim::OptimizerOptions&, std::size_t, Numbers&);
-  // A parameter's count of steps; null: this kind keeps none.
+  // Returns a parameter's count of steps. Null if this kind keeps none.
   std::int64_t (*steps)(const optim::OptimizerParamState&);
 };
 

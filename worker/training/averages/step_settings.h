@@ -58,8 +58,8 @@ class StepSettings {
 // schedule may use. Ranks that have the same number here round alike.
 double rounding_kind();
 
-// How two ranks' settings differ, by names of the first; nothing: not at all. Ranks of unlike
-// `rounding_kind()` may differ by a little. Pure.
+// Says how two ranks' settings differ, by names of the first. Nothing if they do not. Ranks of
+// unlike `rounding_kind()` may differ by a little. Pure.
 std::optional<std::string> unlike_settings(std::span<const StepSetting> first,
                                            std::span<const double> other, bool round_alike);
 

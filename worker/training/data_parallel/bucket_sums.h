@@ -30,7 +30,7 @@ class BucketSums {
   // The number that gradients are divided by before they travel. A hook divides them itself.
   int divisor() const { return hook_ ? 1 : divisor_; }
 
-  // Begins a pass. `skipped`: by bucket; none of them: nobody is skipped.
+  // Begins a pass. `skipped` is by bucket. It is empty if none is skipped.
   void begin(std::vector<bool> skipped);
   // The same buckets are skipped as in the pass before.
   void begin_again() { begin(std::move(skipped_)); }

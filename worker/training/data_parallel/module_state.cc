@@ -129,7 +129,7 @@ std::vector<std::string> lines_of(std::span<const std::byte> blob) {
   return lines;
 }
 
-// The first of `names` that is not among `others`; empty: all are.
+// Returns the first of `names` that is not among `others`. Empty if all are.
 std::string first_missing(const std::vector<std::string>& names,
                           const std::vector<std::string>& others) {
   const std::unordered_set<std::string> known(others.begin(), others.end());

@@ -28,7 +28,7 @@ std::string graph_has_changed(const PassName& pass, std::size_t parameter);
 
 // The pass ended with an error. `done`: how many buckets of the plan have their averages.
 std::string ended_with_error(const PassName& pass, const BucketPlan& plan, std::size_t done);
-// backward() gave no gradients to these parameters; none of them: the sums are not complete.
+// backward() gave no gradients to these parameters. If there are none, the sums are not complete.
 std::string ended_early(const PassName& pass, const std::vector<std::size_t>& missing);
 
 // How far a rank is, as it tells the others in reset().
@@ -39,7 +39,7 @@ struct Progress {
   std::uint64_t parameters_stepped;  // of the pass that is given up
   bool operator==(const Progress&) const = default;
 };
-// Why the pass cannot be given up. Nothing if all ranks are equally far.
+// Says why the pass cannot be given up. Nothing if all ranks are equally far.
 std::optional<std::string> parted_in_reset(std::span<const Progress> ranks, int rank);
 
 }  // namespace ddprun::worker

@@ -205,7 +205,7 @@ void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
                   options.num_features(), fmt::join(input.sizes(), ", ")));
 }
 
-// Returns the step of the running statistics; none: to the average of all batches.
+// Returns the step of the running statistics. None if they go to the average of all batches.
 double SyncBatchNormImpl::momentum_now() {
   if (!options.track_running_stats()) return 0;
   num_batches_tracked.add_(1);

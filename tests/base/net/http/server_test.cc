@@ -37,7 +37,7 @@ class HttpServer : public testing::Test {
     client.connect({asio::ip::address_v4::loopback(), server->port()});
     return client;
   }
-  // Runs the loop until `over`; false: in vain.
+  // Runs the loop until `over`. False if that was in vain.
   bool run_until(const std::function<bool()>& over) {
     const auto deadline = std::chrono::steady_clock::now() + 30s;
     while (!over() && std::chrono::steady_clock::now() < deadline) {

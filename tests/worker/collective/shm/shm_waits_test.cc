@@ -37,7 +37,7 @@ void enter_new_pid_namespace() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-// Why the kernel gives this user no pid namespace; empty: it does.
+// Says why the kernel gives this user no pid namespace. Empty if it does.
 std::string no_pid_namespace() {
   const pid_t trial = ::fork();
   if (trial == 0) ::_exit(::unshare(CLONE_NEWPID) == 0 ? 0 : errno);
