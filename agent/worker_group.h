@@ -50,7 +50,7 @@ class WorkerGroup {
   // Makes what standbys and the workers' pages need. Without it workers start as if there were
   // none.
   void open_standbys() { standbys_.open(); }
-  // Whether a peer of this host may use the store.
+  // Returns whether a peer of this host may use the store.
   bool may_use_store(int fd) { return config_.watch.any_store_user || gate_.admits(fd); }
   // The job's own folder, which is gone at its end. Empty if it could not be made.
   const std::string& scratch_folder() const { return standbys_.folder(); }
@@ -84,11 +84,11 @@ class WorkerGroup {
 
   // Kills a worker that recorded an error and hangs in its teardown.
   void end_worker_that_recorded(int local_rank);
-  // How many steps it has done so far.
+  // Returns how many steps it has done so far.
   std::uint64_t steps(int local_rank) const;
 
   Children& children() { return children_; }
-  // How far the workers say they are, by local rank.
+  // Returns how far the workers say they are, by local rank.
   std::vector<WorkerProgress> progress() const { return standbys_.progress(); }
   const LogTree& logs() const { return logs_; }
   const WorkerFiles& files() const { return files_; }

@@ -15,7 +15,7 @@ std::string describe_errno(int error);
 // Returns the hint alone. Empty if the errno comes of no limit.
 std::string limit_hint(int error);
 
-// Whether this process may map only so much memory (`ulimit -v`).
+// Returns whether this process may map only so much memory (`ulimit -v`).
 bool has_memory_limit();
 
 // From now on this process ends with one line and exit code 1 if memory runs out. It does so, too,

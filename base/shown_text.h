@@ -42,8 +42,8 @@ inline std::size_t announced_length(unsigned first) {
   return first < 0xF0 ? 3 : 4;
 }
 
-// Whether a sequence may go on so. Overlong forms, surrogates and what lies beyond U+10FFFF differ
-// in the second byte.
+// Returns whether a sequence may go on so. Overlong forms, surrogates and what lies beyond U+10FFFF
+// differ in the second byte.
 inline bool is_second_of(unsigned first, unsigned second) {
   const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;

@@ -24,7 +24,7 @@ class WaitSchedule {
   bool is_waiting() const { return due_ != Time::max(); }
   // When is_due() answers true next. Time::max(): nothing is awaited.
   Time look_again_at() const { return due_; }
-  // Whether to tell of the wait now. After a true the next one comes a pause later.
+  // Returns whether to tell of the wait now. After a true the next one comes a pause later.
   bool is_due(Time now) {
     if (now < due_) return false;
     due_ = now + pause_;

@@ -40,7 +40,7 @@ class Group {
   Group& operator=(const Group&) = delete;
   ~Group() = default;
 
-  // Whether this process leads beyond doubt, and knows all jobs.
+  // Returns whether this process leads beyond doubt, and knows all jobs.
   bool leads() const { return is_ready_ && election_.may_grant(); }
   // Names the leader, for people, if this process does not lead.
   std::string who_leads() const;

@@ -73,10 +73,10 @@ class Client {
   // `expected`. That is PyTorch's rule, so the answer alone does not prove that the key exists.
   Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired);
-  // Whether all of `keys` exist.
+  // Returns whether all of `keys` exist.
   Result<bool> check(std::span<const std::string> keys);
   Result<bool> remove(std::string_view key);  // whether it was there
-  // How many keys there are; queues do not count.
+  // Returns how many keys there are; queues do not count.
   Result<std::int64_t> num_keys();
   // Names of all keys, in no order; without queues.
   Result<std::vector<std::string>> list_keys();

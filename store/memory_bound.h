@@ -29,7 +29,8 @@ class MemoryBound {
 
   explicit MemoryBound(const StoreLimits& given) : given_(given) {}
 
-  // Whether to ask how much memory is left: it takes some 100 us. Seldom where there is much.
+  // Returns whether to ask how much memory is left: it takes some 100 us. Seldom where there is
+  // much.
   bool is_due(const MemoryUse& held) const { return held.sum() >= look_at_; }
 
   // Lowers `limits` to what `left` allows, or raises them again. `left` may be empty:

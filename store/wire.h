@@ -95,7 +95,7 @@ class Decoder {
   // before next() has answered nothing.
   void keep();
 
-  // Whether a correct VALIDATE came.
+  // Returns whether a correct VALIDATE came.
   bool validated() const { return validated_; }
 
   // Bytes kept here, at most twice those of requests that are not decoded yet. Borrowed bytes do

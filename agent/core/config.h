@@ -215,16 +215,16 @@ struct AgentConfig {
   std::function<std::string()> torch_advice{};
 };
 
-// Whether workers can start once more after this attempt. `restart_count`: of its round. Elastic
-// jobs start their workers anew for a newcomer too, and that costs no restart.
+// Returns whether workers can start once more after this attempt. `restart_count`: of its round.
+// Elastic jobs start their workers anew for a newcomer too, and that costs no restart.
 bool may_restart(const AgentConfig& config, int restart_count);
 
-// Whether restarts may be left unspent that cannot help (agent/report/repeated_deaths.h). Not if
-// the user asked for a wait between them, which may be there for a file that comes late. Not if the
-// job can go on without this node.
+// Returns whether restarts may be left unspent that cannot help (agent/report/repeated_deaths.h).
+// Not if the user asked for a wait between them, which may be there for a file that comes late. Not
+// if the job can go on without this node.
 bool may_give_up_restarts(const AgentConfig& config);
 
-// Whether the user asked for files of the workers' output (--redirects, --tee).
+// Returns whether the user asked for files of the workers' output (--redirects, --tee).
 bool wants_files(const AgentConfig& config);
 
 }  // namespace ddprun::agent

@@ -67,13 +67,13 @@ class IncidentClock {
   // over: nobody will ever do its first step. Returns the stages of the incident up to now. None if
   // the job has just begun.
   std::vector<IncidentStage> formed(Time now);
-  // How far the workers are, by local rank. The incident, when it is over.
+  // Returns how far the workers are, by local rank. The incident, when it is over.
   std::optional<Incident> looked(const std::vector<WorkerProgress>& workers, Time now);
   // The attempt ends, or the job. Returns the facts that are known of an incident that is still
   // open.
   std::optional<Incident> cut_short(const std::vector<WorkerProgress>& workers);
 
-  // When to look. Time::max(): there is nothing to look for.
+  // Returns when to look. Time::max(): there is nothing to look for.
   Time look_again_at() const { return look_at_; }
 
  private:

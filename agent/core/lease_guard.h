@@ -53,7 +53,7 @@ class LeaseGuard {
     return true;
   }
 
-  // When to look again. Time::max(): only when the agent has something new to say.
+  // Returns when to look again. Time::max(): only when the agent has something new to say.
   Time next() const { return next_; }
 
  private:

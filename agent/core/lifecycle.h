@@ -162,7 +162,8 @@ class Lifecycle {
   // Call it at look_again_at(). An earlier call does nothing.
   Actions time_passed(Time now);
 
-  // When to call time_passed(). Each event may change it. Time::max(): never, wait for an event.
+  // Returns when to call time_passed(). Each event may change it. Time::max(): never, wait for an
+  // event.
   Time look_again_at() const { return look_at_; }
 
   Phase phase() const { return phase_; }
@@ -173,7 +174,7 @@ class Lifecycle {
   bool had_round() const { return round_.number > 0; }
   // This node's place in round().
   const rendezvous::Seat& seat() const { return seat_; }
-  // Whether the global rank `rank` is a worker of this node; false before the first round.
+  // Returns whether the global rank `rank` is a worker of this node; false before the first round.
   bool is_own_rank(int rank) const;
   int live_workers() const { return live_; }
   // Global ranks of this node that have ended in this round, or that still run.

@@ -54,7 +54,7 @@ class StandbyPlan {
   bool is_waiting(int local_rank) const;
   // The workers of this attempt have done their first step, or had the time for it.
   bool is_settled() const { return running_ && settled_; }
-  // When to call looked(). Time::max(): there is nothing to look for now.
+  // Returns when to call looked(). Time::max(): there is nothing to look for now.
   Time look_again_at() const { return look_at_; }
 
  private:

@@ -12,8 +12,8 @@
 namespace ddprun::agent {
 namespace {
 
-// Whether `pid` is a worker, or something that a worker started. The FIFO's lines may name any pid,
-// and one that is gone may be another process's by now. The watchdog must not kill that.
+// Returns whether `pid` is a worker, or something that a worker started. The FIFO's lines may name
+// any pid, and one that is gone may be another process's by now. The watchdog must not kill that.
 bool is_ours(int pid) {
   const auto below = descendants(::getpid());
   return std::find(below.begin(), below.end(), pid) != below.end();

@@ -57,7 +57,7 @@ void RecordWatch::watch() {
   }
 }
 
-// Whether there is a descriptor.
+// Returns whether there is a descriptor.
 bool RecordWatch::open() {
   if (stream_) return true;
   const int fd = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);

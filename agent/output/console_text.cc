@@ -14,8 +14,8 @@ unsigned byte_at(std::string_view text, std::size_t index) {
   return static_cast<unsigned char>(text[index]);
 }
 
-// How many bytes at the beginning are ASCII. It takes eight bytes a step, because nearly all output
-// is ASCII and all of it passes here.
+// Returns how many bytes at the beginning are ASCII. It takes eight bytes a step, because nearly
+// all output is ASCII and all of it passes here.
 std::size_t ascii_length(std::string_view text) {
   std::size_t at = 0;
   while (text.size() - at >= sizeof(std::uint64_t)) {

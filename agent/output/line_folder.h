@@ -46,7 +46,7 @@ class LineFolder {
   // Appends to `out` the lines that need not wait any longer, each with its prefix and newline.
   // With Time::max() it appends all.
   void append_due(std::string& out, Time now);
-  // When to call append_due() next. Time::max(): nothing waits.
+  // Returns when to call append_due() next. Time::max(): nothing waits.
   Time look_again_at() const;
 
  private:

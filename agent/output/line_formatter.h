@@ -36,7 +36,7 @@ class LineFormatter {
   void interrupt();
   // Adds the lines that have waited long enough in folding.
   void time_passed(Time now);
-  // When to call time_passed() next. Time::max(): nothing is held back.
+  // Returns when to call time_passed() next. Time::max(): nothing is held back.
   Time look_again_at() const { return folder_ ? folder_->look_again_at() : Time::max(); }
 
   // Each takes what was added since its last call. That is the text for the console, and the text

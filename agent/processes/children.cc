@@ -98,7 +98,8 @@ int read_exec_errno(int fd) {
   return ::read(fd, &why, sizeof(why)) == static_cast<ssize_t>(sizeof(why)) ? why : 0;
 }
 
-// Whether the process has a handler for `signo` (proc_pid_status(5), SigCgt: a mask in hex).
+// Returns whether the process has a handler for `signo` (proc_pid_status(5), SigCgt: a mask in
+// hex).
 bool handles(pid_t pid, int signo) {
   constexpr std::string_view kCaught = "\nSigCgt:";
   const std::string status = read_proc_file(pid, "status");
@@ -118,9 +119,9 @@ bool is_shell(pid_t pid) {
   return std::find(kShells.begin(), kShells.end(), program.string()) != kShells.end();
 }
 
-// Whether a process lives in the group of `leader`, which is dead and not yet reaped. We look only
-// below us: we are the subreaper, so every member is there. A member whose parent is dead is our
-// child. So its death raises SIGCHLD, and reap() looks again.
+// Returns whether a process lives in the group of `leader`, which is dead and not yet reaped. We
+// look only below us: we are the subreaper, so every member is there. A member whose parent is dead
+// is our child. So its death raises SIGCHLD, and reap() looks again.
 bool group_lives(pid_t leader) {
   const std::vector<pid_t> below = descendants(::getpid());
   return std::any_of(below.begin(), below.end(), [leader](pid_t pid) {
@@ -137,7 +138,7 @@ void signal_group(pid_t pid, int signo) {
   ::killpg(pid, SIGCONT);
 }
 
-// Whether a child, dead and not reaped yet, has ended with exit code 0.
+// Returns whether a child, dead and not reaped yet, has ended with exit code 0.
 bool has_ended_well(pid_t pid) {
   siginfo_t end{};
   return ::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -365,8 +366,8 @@ std::vector<pid_t> Children::dead_workers() const {
   return dead;
 }
 
-// Whether `dead` is a shell whose program still runs. collect() would kill that program before its
-// grace is over.
+// Returns whether `dead` is a shell whose program still runs. collect() would kill that program
+// before its grace is over.
 bool Children::is_still_needed(pid_t dead) const {
   const auto worker = workers_.find(dead);
   return worker != workers_.end() && worker->second.wraps && group_lives(dead);

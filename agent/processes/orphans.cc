@@ -79,8 +79,8 @@ bool may_own(const GoneJob& job, const std::string& path) {
   return owner && job.may_own(*owner);
 }
 
-// Whether /proc has our pid namespace's numbers. It has others after `unshare --pid` without a new
-// mount of /proc. Then /proc/self does not lead to the pid that getpid() answers.
+// Returns whether /proc has our pid namespace's numbers. It has others after `unshare --pid`
+// without a new mount of /proc. Then /proc/self does not lead to the pid that getpid() answers.
 bool proc_is_ours() {
   std::error_code failed;
   return fs::read_symlink("/proc/self", failed) == std::to_string(::getpid());

@@ -53,7 +53,7 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, ProcessEntry>& processes,
 // may stay for the next start.
 std::size_t end_orphans();
 
-// How many processes end_orphans() would kill one by one. It ends nothing.
+// Returns how many processes end_orphans() would kill one by one. It ends nothing.
 std::size_t count_orphans();
 
 }  // namespace ddprun::agent

@@ -30,8 +30,9 @@ struct GoneJob {
   uid_t owner = 0;  // of the lock
   FileHandle lock;  // held: no other sweep works on this job meanwhile
 
-  // Whether a process or file of `uid` may be this job's. Anybody can make a file that names
-  // another user's job. Only root's word counts for others: its workers may have given up root.
+  // Returns whether a process or file of `uid` may be this job's. Anybody can make a file that
+  // names another user's job. Only root's word counts for others: its workers may have given up
+  // root.
   bool may_own(uid_t uid) const { return owner == 0 || owner == uid; }
 };
 

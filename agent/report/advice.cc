@@ -39,8 +39,8 @@ bool names_local_rank(std::string_view line) {
          contains(line, "option local-rank");
 }
 
-// Whether the script did not take the `--local-rank=K` that we handed it. On a terminal its words
-// are not known: then the exit code of a wrong usage must do.
+// Returns whether the script did not take the `--local-rank=K` that we handed it. On a terminal its
+// words are not known: then the exit code of a wrong usage must do.
 bool refused_local_rank(const ReportedWorker& cause) {
   const std::vector<std::string>& words = cause.stderr_end;
   if (words.empty()) return cause.worker.exit.exit_code == kUsageError;

@@ -60,7 +60,7 @@ class Notices {
   // Returns the newline that ends the line of waiting(), if one was shown.
   std::string waited();
 
-  // Whether waiting() shows anything: no timer is needed if not.
+  // Returns whether waiting() shows anything: no timer is needed if not.
   bool shows_waiting() const { return terminal_ && !quiet_; }
 
  private:

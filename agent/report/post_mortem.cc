@@ -71,7 +71,7 @@ ErrorRecord record_for(const ReportedWorker& worker) {
   return {.message = std::move(message), .unix_seconds = SystemClock::to_time_t(worker.when)};
 }
 
-// Whether the worker tells of a child that got SIGKILL.
+// Returns whether the worker tells of a child that got SIGKILL.
 bool says_killed(const ReportedWorker& worker) {
   const int exit_code = worker.worker.exit.exit_code;
   if (exit_code == kExitSignalBase + SIGKILL) return true;  // as shells pass it on

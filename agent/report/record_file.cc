@@ -19,7 +19,7 @@
 namespace ddprun::agent {
 namespace {
 
-// Whether something is at `path` that must not be replaced. lstat(): a link counts as well.
+// Returns whether something is at `path` that must not be replaced. lstat(): a link counts as well.
 bool is_special(const std::string& path) {
   struct stat facts {};
   return ::lstat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode);
@@ -30,9 +30,10 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-// Whether another user has put what is at `path` into a folder that others may write, such as /tmp.
-// A link there leads where that user wants, and a FIFO tells that user. Files of root, of ours
-// and of the folder's owner are trusted, as the kernel does (proc_sys_fs(5), protected_symlinks).
+// Returns whether another user has put what is at `path` into a folder that others may write, such
+// as /tmp. A link there leads where that user wants, and a FIFO tells that user. Files of root, of
+// ours and of the folder's owner are trusted, as the kernel does (proc_sys_fs(5),
+// protected_symlinks).
 std::optional<uid_t> planted_by(const std::string& path) {
   constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
   struct stat facts {};
@@ -124,8 +125,8 @@ Result<void> replace(const std::string& path, std::string_view text) {
   return failed(path, why);
 }
 
-// Whether a rename may take the place of another user's file. In a folder with the sticky bit only
-// the folder's owner and root may (unlink(2)).
+// Returns whether a rename may take the place of another user's file. In a folder with the sticky
+// bit only the folder's owner and root may (unlink(2)).
 bool can_replace(const std::string& path) {
   struct stat folder {};
   return ::stat(folder_of(path).c_str(), &folder) == 0 &&

@@ -37,16 +37,17 @@ std::string last_said(const Lines& lines) {
   return {};
 }
 
-// Whether no other try can end otherwise, as far as the last words tell. Python found an error in
-// the program's text, or a module or the program's own file missing. Or argparse or click refused
-// an argument.
+// Returns whether no other try can end otherwise, as far as the last words tell. Python found an
+// error in the program's text, or a module or the program's own file missing. Or argparse or click
+// refused an argument.
 bool cannot_start(const Death& death);
 
 class RepeatedDeaths {
  public:
   // An attempt has failed.
   void add(const Death& death);
-  // Whether `death`, which is not added yet, would be one too many for a program that cannot start.
+  // Returns whether `death`, which is not added yet, would be one too many for a program that
+  // cannot start.
   bool is_pointless(const Death& death) const;
   // If it is false, is_pointless() is false for every death, so nobody need look at its last words.
   bool may_be_pointless() const { return row_ + 1 >= kPointlessDeaths && cannot_start(last_); }

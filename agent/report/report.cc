@@ -157,7 +157,8 @@ std::string attempt_text(const ReportFacts& facts) {
              : fmt::format("{} of {}", facts.restarts + 1, facts.max_restarts + 1);
 }
 
-// Whether a line of a worker's text could be taken for one of the report. It stands deeper, then.
+// Returns whether a line of a worker's text could be taken for one of the report. It stands deeper,
+// then.
 bool looks_like_ours(std::string_view text) {
   constexpr std::array kOurs{"time  ",     "host  ",     "rank  ",     "exitcode",
                              "error_file", "run time",   "traceback ", "stderr  ",

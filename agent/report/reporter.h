@@ -64,7 +64,7 @@ class Reporter {
   void worker_ended(const WorkerExit& exit);
   // A worker fails; worker_ended() follows.
   void worker_is_ending(const WorkerExit& exit);
-  // Whether another try after the failure that was told last cannot end otherwise
+  // Returns whether another try after the failure that was told last cannot end otherwise
   // (repeated_deaths.h). Ask only where may_be_pointless(), when the last words of the worker have
   // been read.
   bool may_be_pointless() const { return deaths_.may_be_pointless(); }

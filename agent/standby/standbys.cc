@@ -63,7 +63,7 @@ void add_hook(std::vector<std::string>& env, const std::string& folder, const st
   set_variable(env, kHookVariable, value);
 }
 
-// Whether the socket is ready before `until`. A signal's handler may interrupt the wait.
+// Returns whether the socket is ready before `until`. A signal's handler may interrupt the wait.
 bool await_ready(int socket, short event, Time until) {
   pollfd ready{socket, event, 0};
   while (true) {
@@ -251,9 +251,9 @@ void Standbys::watch_for_deaths() {
   deaths_.start(std::move(locks));
 }
 
-// Whether the worker has shown that this command line comes to the hook, or to bootstrap(). It must
-// do so in the very process that we start, and the hook must still be there. Else a standby would
-// run the user's program.
+// Returns whether the worker has shown that this command line comes to the hook, or to bootstrap().
+// It must do so in the very process that we start, and the hook must still be there. Else a standby
+// would run the user's program.
 bool Standbys::can_wait(int local_rank) const {
   const auto parked = static_cast<pid_t>(pages_->page(local_rank).parks.load());
   const bool needs_hook = cold_[static_cast<std::size_t>(local_rank)].is_python;

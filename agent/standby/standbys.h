@@ -57,7 +57,7 @@ class Standbys {
   // The scratch folder. Empty if there is none.
   const std::string& folder() const { return scratch_; }
 
-  // How far the workers say they are, by local rank. Empty if there are no pages.
+  // Returns how far the workers say they are, by local rank. Empty if there are no pages.
   std::vector<WorkerProgress> progress() const;
 
  private:

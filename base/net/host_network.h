@@ -32,21 +32,22 @@ std::optional<std::string> read_tcp_table(const char* path);
 std::optional<TcpSocket> find_tcp_socket(std::string_view table,
                                          const std::function<bool(const TcpSocket&)>& matches);
 
-// Whether it listens at this port, at any address.
+// Returns whether it listens at this port, at any address.
 bool listens_at(const TcpSocket& socket, std::uint16_t port);
 
-// Whether the address is one of this host: no other one can be bound. A host may lack one family's
-// loopback address.
+// Returns whether the address is one of this host: no other one can be bound. A host may lack one
+// family's loopback address.
 bool can_be_bound(const boost::asio::ip::address& address);
 
 // As can_be_bound(), and each loopback address counts.
 bool is_own_address(const boost::asio::ip::address& address);
 
-// Whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). False for text that
-// is no address. Pure.
+// Returns whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). False for
+// text that is no address. Pure.
 bool is_loopback(const std::string& address);
 
-// Whether the text means "this machine" on every machine: "localhost", or a loopback address. Pure.
+// Returns whether the text means "this machine" on every machine: "localhost", or a loopback
+// address. Pure.
 bool names_this_host(const std::string& text);
 
 }  // namespace ddprun

@@ -28,8 +28,8 @@ inline constexpr std::chrono::milliseconds kProbePause{200};
 // A socket that is closed when a worker is started, and that can tell who refused it.
 boost::asio::ip::tcp::socket open_socket(boost::asio::io_context& loop,
                                          const boost::asio::ip::tcp::endpoint& to);
-// Whether the host at the other end refused this connection, and nobody on the way. `failure` is
-// what the connect ended with.
+// Returns whether the host at the other end refused this connection, and nobody on the way.
+// `failure` is what the connect ended with.
 bool is_refused_by_host(boost::asio::ip::tcp::socket& socket,
                         const boost::system::error_code& failure);
 

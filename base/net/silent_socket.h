@@ -10,7 +10,7 @@
 
 namespace ddprun {
 
-// Whether the peer has neither sent a byte nor gone.
+// Returns whether the peer has neither sent a byte nor gone.
 inline bool is_silent(boost::asio::ip::tcp::socket& socket) {
   char byte = 0;
   return ::recv(socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&

@@ -122,9 +122,9 @@ class Training {
  private:
   CheckpointRun state() { return {*net_, optimizer_, ranks_, &parallel_}; }
 
-  // Whether there is a state to go on from. Rank 0 asks, and its answer counts for all ranks. On
-  // another host the file may be missing or be older. A restarted or resized job goes on from the
-  // file if it has saved it itself. With --resume any job does.
+  // Returns whether there is a state to go on from. Rank 0 asks, and its answer counts for all
+  // ranks. On another host the file may be missing or be older. A restarted or resized job goes on
+  // from the file if it has saved it itself. With --resume any job does.
   bool is_of_this_job(const std::filesystem::path& file) const {
     try {
       const CheckpointInfo info = read_checkpoint_info(file);

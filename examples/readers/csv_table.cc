@@ -95,7 +95,7 @@ std::optional<double> parse_number(const std::string& cell) {
   return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
-// Why the row does not fit, or an empty text.
+// Returns why the row does not fit, or an empty text.
 std::string append(CsvTable& table, const CsvRow& row, std::size_t count,
                    const TableLayout& layout) {
   if (count != layout.columns.size())

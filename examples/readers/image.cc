@@ -31,7 +31,7 @@ bool is_harmless(std::string_view warning) {
   return warning.find("extraneous bytes") != std::string_view::npos;
 }
 
-// Whether only pixels' data, and no marker, begins with this byte behind 0xFF.
+// Returns whether only pixels' data, and no marker, begins with this byte behind 0xFF.
 bool is_in_scan(char code) { return code == '\0' || (code >= '\xD0' && code <= '\xD7'); }
 
 // The JPEG without the bytes between its markers; empty if it ends before its end marker. libjpeg
@@ -84,7 +84,7 @@ std::vector<std::uint8_t> to_rgb(const std::vector<std::uint8_t>& inks) {
   return rgb;
 }
 
-// Whether the last call has only warned of bytes that do no harm.
+// Returns whether the last call has only warned of bytes that do no harm.
 bool only_warned(tjhandle jpeg) {
   return tjGetErrorCode(jpeg) == TJERR_WARNING && is_harmless(tjGetErrorStr2(jpeg));
 }

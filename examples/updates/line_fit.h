@@ -16,7 +16,7 @@ struct Line {
   double alpha = 0, beta = 0;
 
   double at(double bytes) const { return alpha + beta * bytes; }
-  // How far a time lies from the line, as a share of it.
+  // Returns how far a time lies from the line, as a share of it.
   double residual(const Timing& timed) const { return timed.seconds / at(timed.bytes) - 1; }
 };
 

@@ -24,7 +24,7 @@ RendezvousConf doctor_rendezvous(RendezvousConf conf);
 // of this node.
 int examine_between(const Options& job, Inheritance inherited, const Peer& self, bool as_json);
 
-// Whether this process is such a worker.
+// Returns whether this process is such a worker.
 bool is_peer(const std::vector<std::string>& args, const EnvLookup& env);
 
 // Runs such a worker; returns its exit code.

@@ -41,7 +41,7 @@ NodeQuestion node_question(const Options& options, const std::string& script, co
 Examination examine_node(const NodeQuestion& question, const CommandFacts& files,
                          std::chrono::steady_clock::time_point end);
 
-// Whether nodes can meet by what was found of this one. Else they would wait in vain.
+// Returns whether nodes can meet by what was found of this one. Else they would wait in vain.
 bool can_meet(const Findings& findings);
 
 }  // namespace ddprun::launcher

@@ -75,8 +75,8 @@ std::vector<GpuRow> rows_of(std::string_view csv) {
   return rows;
 }
 
-// Whether a record of the kernel's log, `6,1234,5678901,-;text`, is of the last hour. Its third
-// field counts microseconds after boot (Documentation/ABI/testing/dev-kmsg).
+// Returns whether a record of the kernel's log, `6,1234,5678901,-;text`, is of the last hour. Its
+// third field counts microseconds after boot (Documentation/ABI/testing/dev-kmsg).
 bool is_recent(std::string_view record) {
   constexpr std::int64_t kHour = 3600;
   auto at = record.find(',');

@@ -35,8 +35,8 @@ struct FileFacts {
 // The kind of a regular file that begins with `head`. Its first 256 bytes are enough.
 FileKind kind_of_head(std::string_view head);
 
-// Whether SCRIPT needs no Python: its first bytes say what it is. A name that ends in .py is
-// Python, as with torchrun. Its `#!` line does not matter (`env -S uv run --script`).
+// Returns whether SCRIPT needs no Python: its first bytes say what it is. A name that ends in .py
+// is Python, as with torchrun. Its `#!` line does not matter (`env -S uv run --script`).
 bool runs_itself(std::string_view script, FileKind kind);
 
 // A Python of this machine.

@@ -167,8 +167,8 @@ bool is_environment(const fs::path& place) {
   return fs::exists(place / "pyvenv.cfg", error) || fs::is_directory(place / "conda-meta", error);
 }
 
-// Whether the environment was made for one tool. pipx and `uv tool` leave a file in it. Those of
-// uvx and `pipx run` lie in a cache.
+// Returns whether the environment was made for one tool. pipx and `uv tool` leave a file in it.
+// Those of uvx and `pipx run` lie in a cache.
 bool is_of_a_tool(const fs::path& place) {
   std::error_code error;
   for (const char* mark : {"pipx_metadata.json", "uv-receipt.toml", "pipx_expires_in"}) {
@@ -178,8 +178,8 @@ bool is_of_a_tool(const fs::path& place) {
   return above.starts_with("archive-v") || above.starts_with("environments-v");
 }
 
-// Whether a folder of packages below `place` holds torch. Debian calls it dist-packages, and has
-// one for all of its Pythons.
+// Returns whether a folder of packages below `place` holds torch. Debian calls it dist-packages,
+// and has one for all of its Pythons.
 bool has_torch_below(const fs::path& place) {
   std::error_code error;
   for (const char* library : {"lib", "lib64", "local/lib"}) {

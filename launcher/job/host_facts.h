@@ -17,9 +17,9 @@ HostFacts real_host_facts(const EnvLookup& env);
 // Files, PATH and interpreters of this machine. `env` is asked for PATH and PYTHON_EXEC.
 CommandFacts real_command_facts(const EnvLookup& env);
 
-// How many of `device_count` GPUs a CUDA program sees under `visible` (CUDA_VISIBLE_DEVICES). As
-// CUDA does, counts entries up to the first that names no device (CUDA C++ Programming Guide, "CUDA
-// Environment Variables"). Pure.
+// Returns how many of `device_count` GPUs a CUDA program sees under `visible`
+// (CUDA_VISIBLE_DEVICES). As CUDA does, counts entries up to the first that names no device (CUDA
+// C++ Programming Guide, "CUDA Environment Variables"). Pure.
 int visible_gpu_count(int device_count, const std::optional<std::string>& visible);
 
 }  // namespace ddprun::launcher

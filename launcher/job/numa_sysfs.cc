@@ -113,9 +113,9 @@ std::string information(const std::string& text, std::string_view name) {
   return text.substr(from, text.find_first_of(" \t\n", from) - from);
 }
 
-// Whether our container hides this GPU. /proc shows all GPUs of the machine, but a container has
-// device files only for its own. If there are no device files at all, nothing is known and nothing
-// is hidden.
+// Returns whether our container hides this GPU. /proc shows all GPUs of the machine, but a
+// container has device files only for its own. If there are no device files at all, nothing is
+// known and nothing is hidden.
 bool is_hidden(const fs::path& root, const std::string& minor) {
   const auto names = names_in(root / "dev");
   const bool any = std::any_of(names.begin(), names.end(), [](const std::string& name) {

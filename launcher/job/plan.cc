@@ -21,7 +21,7 @@ constexpr const char* kPodTokenFile = "/var/run/secrets/ddprun/token";
 // Seconds after 1970, for workers that save before the end.
 constexpr const char* kDeadlineVariable = "DDPRUN_DEADLINE";
 
-// Whether `variables` sets `name`, also to an empty text.
+// Returns whether `variables` sets `name`, also to an empty text.
 bool has(const std::vector<std::string>& variables, const std::string& name) {
   return std::any_of(variables.begin(), variables.end(),
                      [&](const std::string& entry) { return entry.starts_with(name + "="); });

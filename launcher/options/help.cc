@@ -39,8 +39,8 @@ std::string help_lines(FlagOwner owner) {
   return text;
 }
 
-// Whether a word of a metavar is a value as it stands (`spawn`); capitals stand for any text
-// (`DIR`).
+// Returns whether a word of a metavar is a value as it stands (`spawn`); capitals stand for any
+// text (`DIR`).
 bool is_typed(std::string_view word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
     return c == '-' || std::islower(c) != 0 || std::isdigit(c) != 0;

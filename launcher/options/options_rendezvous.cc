@@ -172,10 +172,10 @@ bool is_etcd_key(const std::string& key) {
 constexpr std::array kTlsKeys = {std::string_view("tls_ca"), std::string_view("tls_cert"),
                                  std::string_view("tls_key"), std::string_view("tls_mixed")};
 
-// Whether a key of --rdzv-conf does anything with this backend. The other keys time a state machine
-// that does not exist here. No heartbeat is written to a store, nothing must be closed, no write is
-// lost. store_type changes nothing either, but it promises nothing that is not kept: the store is
-// always `tcp`.
+// Returns whether a key of --rdzv-conf does anything with this backend. The other keys time a state
+// machine that does not exist here. No heartbeat is written to a store, nothing must be closed, no
+// write is lost. store_type changes nothing either, but it promises nothing that is not kept: the
+// store is always `tcp`.
 bool acts(const std::string& key, Keys keys) {
   if (is_one_of(kTlsKeys, key)) return true;
   if (keys == Keys::kStatic) return key == "timeout" || key == "resume";
@@ -189,7 +189,8 @@ bool acts(const std::string& key, Keys keys) {
   return is_one_of(kBoth, key);
 }
 
-// Whether torchrun's backend looks at the key. It refuses a value that does not fit only then.
+// Returns whether torchrun's backend looks at the key. It refuses a value that does not fit only
+// then.
 bool reads(const std::string& key, Keys keys) {
   if (is_one_of(kTlsKeys, key)) return true;
   if (is_etcd_key(key)) return keys == Keys::kEtcd;
@@ -281,8 +282,8 @@ constexpr std::array kRendezvousFlags = {
     FlagId::kStandalone, FlagId::kRdzvBackend, FlagId::kRdzvId,    FlagId::kRdzvEndpoint,
     FlagId::kNodeRank,   FlagId::kMasterAddr,  FlagId::kMasterPort};
 
-// Whether a flag says anything of nodes: templates set PET_ variables that are empty, or switched
-// off.
+// Returns whether a flag says anything of nodes: templates set PET_ variables that are empty, or
+// switched off.
 bool is_said(const ParseContext& context, FlagId id) {
   if (!context.given.has(id)) return false;
   const std::string text = context.given.text(id);

@@ -39,7 +39,7 @@ struct ParsedArguments {
   bool is_on(FlagId id) const { return text(id) == "1"; }
   // Returns the flag's name for an error message: as it was given, or `--name=default`.
   std::string shown(FlagId id) const;
-  // Whether the value is another one than the default.
+  // Returns whether the value is another one than the default.
   bool differs(FlagId id) const;
 };
 

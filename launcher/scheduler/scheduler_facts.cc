@@ -138,7 +138,7 @@ class Detection {
     return number(row.nodes).value_or(0) > 1 && number(row.rank).has_value() && !env_("LOCAL_RANK");
   }
 
-  // Whether a row's sign is not by chance that of something else.
+  // Returns whether a row's sign is not by chance that of something else.
   bool is_complete(const SchedulerRow& row) const {
     switch (row.scheduler) {
       case Scheduler::kSlurmStep:

@@ -19,16 +19,16 @@ inline constexpr const char* kStartMarkVariable = "DDPRUN_STARTED_IN";
 // variables. Empty if none says anything. Pure.
 std::string start_mark(const EnvLookup& env);
 
-// Whether `scheduler` says something else in `now` than in `then`, both start_mark()'s. One that
-// names no job never does. Pure.
+// Returns whether `scheduler` says something else in `now` than in `then`, both start_mark()'s. One
+// that names no job never does. Pure.
 bool is_started_anew(std::string_view then, std::string_view now, Scheduler scheduler);
 
 // Returns the step that the nearest slurmstepd above this process names: `4711.0`, `4711.batch`. It
 // says so in its title. Empty if there is none that we see. Reads /proc.
 std::string slurm_step_above();
 
-// Whether somebody typed this command at the terminal that is ours. Its shell gave it a process
-// group of its own, which a script's shell does not.
+// Returns whether somebody typed this command at the terminal that is ours. Its shell gave it a
+// process group of its own, which a script's shell does not.
 bool is_typed_at_terminal();
 
 }  // namespace ddprun::launcher

@@ -30,7 +30,8 @@ std::vector<LocalName> local_names(std::string_view sockets, std::uint16_t port,
                                    const std::vector<std::string>& addresses,
                                    const std::vector<bool>& is_own);
 
-// Whether the process of `caller` may give orders to one of `server`: the same user, or root.
+// Returns whether the process of `caller` may give orders to one of `server`: the same user, or
+// root.
 bool may_order(uid_t caller, uid_t server);
 // Returns the user whose process is at the other end. Nothing if the kernel does not say.
 std::optional<uid_t> peer_of(int fd);

@@ -17,7 +17,7 @@ namespace ddprun::rendezvous {
 // times kMaxNodes, always fits into an int.
 inline constexpr int kMaxLocalWorldSize = 4096;
 
-// Whether the node was given another --nnodes than the host.
+// Returns whether the node was given another --nnodes than the host.
 bool differs(const NodeSpec& spec, const RoundPolicy& policy);
 
 // The reason why a node cannot be in a job. One text is for the host, one for a remote node that

@@ -76,9 +76,9 @@ constexpr std::chrono::milliseconds look_every(const KeepAlive& wanted) {
   return std::max(wanted.interval / 8, std::chrono::milliseconds(1));
 }
 
-// How many looks without a word make a node lost. We count looks of our own timer and do not read
-// the clock. Otherwise every node would be silent after our own loop was suspended (as on a
-// suspended machine).
+// Returns how many looks without a word make a node lost. We count looks of our own timer and do
+// not read the clock. Otherwise every node would be silent after our own loop was suspended (as on
+// a suspended machine).
 constexpr int patience(const KeepAlive& wanted, const Lease& lease) {
   const auto look = look_every(wanted);
   return static_cast<int>((lease.length + kFenceMargin + look - std::chrono::milliseconds(1)) /
@@ -141,7 +141,7 @@ class HeldLease {
   bool was_suspended(Stamp now) const {
     return asked_at_ || (is_held() && now >= last_quiet() && now >= look_at_ + kSuspendedFor);
   }
-  // Whether the lease is still that of before.
+  // Returns whether the lease is still that of before.
   bool is_carried() const { return is_carried_; }
   bool is_held() const { return lease_.length.count() > 0; }
   const Lease& lease() const { return lease_; }

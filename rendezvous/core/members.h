@@ -50,7 +50,7 @@ struct Member {
   bool holds_seat() const {
     return in_round() || state == MemberState::kWaiting || state == MemberState::kStopping;
   }
-  // Whether a message may still be sent to it.
+  // Returns whether a message may still be sent to it.
   bool listens() const {
     return state != MemberState::kDismissed && state != MemberState::kLeaving && !gone;
   }

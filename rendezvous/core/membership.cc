@@ -205,8 +205,8 @@ Outcome Membership::resized(int min_nodes, int max_nodes, Time now) {
 
 // ---- who is here ----
 
-// Whether a report counts. It does not if the node reported the end of its round already, or if it
-// speaks of another round. Such a message was under way when the round broke.
+// Returns whether a report counts. It does not if the node reported the end of its round already,
+// or if it speaks of another round. Such a message was under way when the round broke.
 bool Membership::speaks_of_this_round(const Member* member, std::int64_t round) const {
   return member != nullptr && member->state == MemberState::kRunning && round == round_number_;
 }

@@ -92,11 +92,11 @@ class Election {
   void followed();
   // The session with the leader ended, or our own leadership. `was_closed`: as in SessionLost.
   void leader_lost(bool was_closed = false);
-  // Whether the nodes may be given leases: while this process leads beyond doubt.
+  // Returns whether the nodes may be given leases: while this process leads beyond doubt.
   bool may_grant() const { return leadership_.leads_at(std::chrono::steady_clock::now()); }
   // Says why etcd did not answer. Empty if it did.
   const std::string& problem() const { return problem_; }
-  // Why no leader is followed, and until when one is looked for.
+  // Returns why no leader is followed, and until when one is looked for.
   UnreachedHost unreached() const;
   // This node leaves the job: it looks for a leader still, and does not become it.
   void withdraw() { leadership_.withdraw(); }

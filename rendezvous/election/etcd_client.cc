@@ -76,7 +76,7 @@ std::shared_ptr<grpc::Channel> keep_for_ever(std::shared_ptr<grpc::Channel> chan
   return kept->emplace_back(std::move(channel));
 }
 
-// Whether another member may answer, or this one later.
+// Returns whether another member may answer, or this one later.
 bool is_unavailable(const grpc::Status& status) {
   // The last two are gRPC's for a connection that broke in the midst of a call.
   constexpr std::array kCodes = {grpc::StatusCode::UNAVAILABLE,

@@ -194,7 +194,7 @@ class Leadership {
                                   Time now);
   // The leader wants the record written. A second call takes the place of one that is not done yet.
   LeadershipActions publish(Time now);
-  // Whether the transaction found the key as it must be.
+  // Returns whether the transaction found the key as it must be.
   LeadershipActions record_written(Ticket ticket, bool done, Time now);
   // Do not lead from now on, also if the key is about to be taken. Its holder may be followed.
   void withdraw() { is_withdrawn_ = true; }
@@ -208,8 +208,8 @@ class Leadership {
     return is_contacted_ ? search_ends_ : std::min(contact_ends_, search_ends_);
   }
   bool leads() const { return step_ == Step::kLeading; }
-  // Whether it leads beyond doubt. A process that stood still may not know yet that it does not.
-  // Once false, it steps down.
+  // Returns whether it leads beyond doubt. A process that stood still may not know yet that it does
+  // not. Once false, it steps down.
   bool leads_at(Time now) const { return leads() && now < lease_ends_; }
   // Valid while it leads: it steps down then, unless its lease is renewed.
   Time leads_until() const { return lease_ends_; }

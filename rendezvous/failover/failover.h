@@ -191,8 +191,8 @@ class Failover {
   bool is_admitted() const {
     return host_ == HostState::kFollowing || host_ == HostState::kLeading;
   }
-  // Whether what the node says goes to the session. The first one with kSameHost has it in its
-  // queue until the host lets the node in.
+  // Returns whether what the node says goes to the session. The first one with kSameHost has it in
+  // its queue until the host lets the node in.
   bool takes_words() const { return is_admitted() || (is_same_host() && !is_lost()); }
   // Without a host. Nothing if the node has no workers, or had no host yet.
   std::optional<Time> workers_until() const;

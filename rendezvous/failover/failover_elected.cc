@@ -10,8 +10,8 @@ namespace ddprun::rendezvous {
 
 namespace {
 
-// Whether the peer at the leader's address refused us. It may be another: an impostor, or a process
-// that got the port of a leader that died.
+// Returns whether the peer at the leader's address refused us. It may be another: an impostor, or a
+// process that got the port of a leader that died.
 bool is_unproven(const SessionLost& lost) {
   const ErrorCode code = lost.error.code();
   return !lost.was_reached && (code == ErrorCode::kRejected || code == ErrorCode::kProtocol);
@@ -165,7 +165,7 @@ FailoverActions Failover::elected_message(const HostMessage& message, Time now) 
   return {Deliver{fenced}};
 }
 
-// Whether the next leader may take us. Everything else was said by a leader that lives.
+// Returns whether the next leader may take us. Everything else was said by a leader that lives.
 bool Failover::is_leader_lost(const SessionLost& lost, Time now) {
   const ErrorCode code = lost.error.code();
   if (code == ErrorCode::kUnavailable || code == ErrorCode::kLostLeadership) return true;

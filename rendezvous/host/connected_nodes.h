@@ -46,7 +46,8 @@ class ConnectedNodes {
       : loop_(loop), may_return_(may_return) {}
 
   std::size_t size() const { return nodes_.size(); }
-  // Whether so many nodes said who they are, with those that may come back: their places are kept.
+  // Returns whether so many nodes said who they are, with those that may come back: their places
+  // are kept.
   bool are_named_as_many_as(std::size_t many) const {
     if (nodes_.size() < many) return false;
     const auto is_named = [](const auto& entry) { return !entry.second.spec.node_id.empty(); };

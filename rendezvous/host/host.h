@@ -64,7 +64,7 @@ class Host {
   std::function<void()> left_alone;
 
   const Membership& membership() const { return membership_; }
-  // Whether the node is in this process.
+  // Returns whether the node is in this process.
   bool is_here(SessionId id) const;
   std::size_t sessions() const { return readers_.size(); }
   // The job has ended, all nodes were told, and no node is known any more.

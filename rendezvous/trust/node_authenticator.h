@@ -65,7 +65,7 @@ class NodeAuthenticator {
                                 std::string question = {});
   void forget(CallId call);
 
-  // Whether its answer is still to come.
+  // Returns whether its answer is still to come.
   bool awaits(CallId call) const {
     const auto found = waiting_.find(call);
     return found != waiting_.end() && !found->second.is_refused;

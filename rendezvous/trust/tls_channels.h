@@ -26,7 +26,7 @@ ChannelMark mark_channels();
 // the first and the last ones. The host may not have read the last handshakes to their end. None
 // for a call that does not go by TLS.
 std::vector<std::string> client_channels(ChannelMark mark, bool is_tls);
-// Whether one of them lives here as a host's.
+// Returns whether one of them lives here as a host's.
 bool has_host_channel(const std::vector<std::string>& names);
 
 // openssl.cc calls these when a connection was made and when it ends.

@@ -28,8 +28,8 @@ using boost::system::error_code;
 // gRPC takes no other protocol (RFC 7301).
 constexpr std::array<unsigned char, 3> kHttp2 = {2, 'h', '2'};
 
-// Whether it is an answer of the other side: an alert, or bytes of another protocol. A connection
-// that only ends may be one of a host that is just ending or not yet there.
+// Returns whether it is an answer of the other side: an alert, or bytes of another protocol. A
+// connection that only ends may be one of a host that is just ending or not yet there.
 bool is_answer(const error_code& error) {
   if (error.category() != asio::error::get_ssl_category()) return false;
   const int reason = ERR_GET_REASON(static_cast<unsigned long>(error.value()));

@@ -215,8 +215,8 @@ class Port {
     found->served_fd = fd;
   }
 
-  // Whether the other end of `client` is closed. Nobody there ever writes but for the alert, and
-  // then it closes.
+  // Returns whether the other end of `client` is closed. Nobody there ever writes but for the
+  // alert, and then it closes.
   bool is_closed(const Client& client) const {
     std::array<unsigned char, 16> bytes{};
     const auto got = ::recv(client.fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);

@@ -51,7 +51,8 @@ class SimLeader {
   void withdraw();
 
   bool is_dead() const { return is_dead_; }
-  // Whether a connection to the address of this value is taken: the process may stand still.
+  // Returns whether a connection to the address of this value is taken: the process may stand
+  // still.
   bool listens(const std::string& value) const { return !is_dead_ && value == own_value(); }
   // The leader took a connection of ours: that it refuses one will mean that it is dead.
   bool has_reached(const SimLeader& leader) const { return reached_ == leader.own_value(); }
@@ -67,7 +68,7 @@ class SimLeader {
   Time now() const { return clock_.local(world_.time.now()); }
   bool is_refused() const { return world_.time.now() < refused_until_; }
   void check_overtaken(std::int64_t revision) const;
-  // Whether it may promise a node anything. Then nobody else can lead.
+  // Returns whether it may promise a node anything. Then nobody else can lead.
   bool may_grant();
   std::function<void(bool succeeded, std::function<void()> recorded)> record_end();
   bool reaches_etcd() const { return world_.time.now() >= cut_until_; }

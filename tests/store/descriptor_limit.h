@@ -33,7 +33,7 @@ inline int lowest_free_descriptor() {
   return lowest;
 }
 
-// How many more descriptors may be opened now. It opens them all for a moment.
+// Returns how many more descriptors may be opened now. It opens them all for a moment.
 inline int free_descriptors() {
   std::vector<int> taken;
   for (int one = ::dup(STDERR_FILENO); one >= 0; one = ::dup(STDERR_FILENO)) taken.push_back(one);

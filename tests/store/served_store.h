@@ -139,8 +139,8 @@ class RawPeer {
     return bytes;
   }
 
-  // Whether the server has closed the connection and no byte is left to read. Waits, at most for
-  // kPatience, until the server closes or a byte comes.
+  // Returns whether the server has closed the connection and no byte is left to read. Waits, at
+  // most for kPatience, until the server closes or a byte comes.
   bool is_closed() {
     char byte = 0;
     const ssize_t received = ::recv(socket_.native_handle(), &byte, 1, 0);

@@ -87,7 +87,7 @@ Result<void> check_alike(const std::string& name, const TensorValue& value,
   return {};
 }
 
-// Whether the value's elements are the whole storage, one after the other.
+// Returns whether the value's elements are the whole storage, one after the other.
 bool is_whole(const TensorValue& value) {
   std::int64_t count = 1;
   for (std::size_t i = value.sizes.size(); i-- > 0;) {

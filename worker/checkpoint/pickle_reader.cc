@@ -286,7 +286,7 @@ class Machine : private PickleBytes {
     }
   }
 
-  // Whether a call gives its first argument as it is.
+  // Returns whether a call gives its first argument as it is.
   bool gives_first(const std::string& name, const std::vector<NodeId>& items) const {
     if (name == kCounter) return items.size() == 1 && get<DictNode>(items[0]) != nullptr;
     if (name == kSize) return items.size() == 1 && get<SequenceNode>(items[0]) != nullptr;

@@ -16,8 +16,8 @@
 namespace ddprun::worker {
 namespace {
 
-// Whether Python decodes the text. It has no bytes out of place, no forms that are longer than
-// needed, no surrogates (RFC 3629).
+// Returns whether Python decodes the text. It has no bytes out of place, no forms that are longer
+// than needed, no surrogates (RFC 3629).
 bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);

@@ -36,8 +36,8 @@ class StorageBytes {
   virtual std::span<const std::byte> memory() const { return {}; }
 };
 
-// Whether the counts are not negative, and every element lies in a storage of `elements`. A tensor
-// that repeats elements (stride 0) may have kMaxRepeatedElements, or as many as its storage.
+// Returns whether the counts are not negative, and every element lies in a storage of `elements`. A
+// tensor that repeats elements (stride 0) may have kMaxRepeatedElements, or as many as its storage.
 bool fits(const TensorValue& tensor, std::size_t elements);
 inline constexpr std::int64_t kMaxRepeatedElements = std::int64_t{1} << 24;
 

@@ -90,7 +90,7 @@ std::vector<std::string> keys_of(const std::vector<Candidate>& candidates) {
 
 Error refused(std::string message) { return {ErrorCode::kProtocol, std::move(message)}; }
 
-// Why a file has no weights at all, with its keys.
+// Returns why a file has no weights at all, with its keys.
 Error nothing_in(const Value& file) {
   constexpr std::size_t kShown = 6;
   if (const auto* object = file.as<Value::Object>()) return refused(*object->reason);

@@ -32,8 +32,8 @@ std::optional<std::string> environment(std::string_view name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// Why this engine cannot work in the world that it finds, in one line. Without this check ranks
-// would wait for each other until the deadline, and nobody would learn why.
+// Returns why this engine cannot work in the world that it finds, in one line. Without this check
+// ranks would wait for each other until the deadline, and nobody would learn why.
 std::optional<Error> refuse(const WorkerEnv& world) {
   if (world.world_size == 1 || world.use_agent_store) return std::nullopt;
   return Error(

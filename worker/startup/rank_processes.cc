@@ -151,7 +151,7 @@ class Ranks {
   }
 
  private:
-  // Whether a rank has ended. False at once if none is left.
+  // Returns whether a rank has ended. False at once if none is left.
   bool poll_ends(int milliseconds) {
     polled_.clear();
     bool left = false;

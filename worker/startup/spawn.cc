@@ -37,7 +37,8 @@ Result<std::unique_ptr<Collective>> join_spawned(const WorkerEnv& world,
 
 constexpr int kMostNodes = kMostRanks / kMaxSpawnedRanks;
 
-// Whether the ranks meet at a file. Asked before ranks are forked: each would say the same line.
+// Returns whether the ranks meet at a file. Asked before ranks are forked: each would say the same
+// line.
 bool meets_at_file(const SpawnOptions& options) {
   const auto path =
       init_file_path(options.init_method, "spawn: init_method=" + options.init_method);

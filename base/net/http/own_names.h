@@ -17,10 +17,11 @@ struct OwnNames {
 // `host` and what /etc/resolv.conf says.
 OwnNames own_names(std::string host);
 
-// Whether `header`, the value of `Host`, names this host. It may name it by a numeric address,
-// which no site can have as its name. It may also say localhost, or this host's name. It may also
-// name it by that name within one of its domains, such as pod.service.namespace.svc.cluster.local.
-// Empty if it names none, as HTTP/1.0 may; that is accepted.
+// Returns whether `header`, the value of `Host`, names this host. It may name it by a numeric
+// address, which no site can have as its name. It may also say localhost, or this host's name. It
+// may also name it by that name within one of its domains, such as
+// pod.service.namespace.svc.cluster.local. Empty if it names none, as HTTP/1.0 may; that is
+// accepted.
 bool is_own_name(std::string_view header, const OwnNames& own);
 
 }  // namespace ddprun::http

@@ -46,7 +46,8 @@ bool is_too_long(const beast::error_code& failed) {
   return failed == wire::error::header_limit || failed == wire::error::buffer_overflow;
 }
 
-// Whether the bytes are no request. Otherwise the connection is gone, or the client was too slow.
+// Returns whether the bytes are no request. Otherwise the connection is gone, or the client was too
+// slow.
 bool is_nonsense(const beast::error_code& failed) {
   return failed.category() == make_error_code(wire::error::bad_method).category() &&
          failed != wire::error::end_of_stream && failed != wire::error::partial_message;

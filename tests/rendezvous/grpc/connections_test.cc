@@ -24,7 +24,7 @@ struct ConnectionsTest : testing::Test {
     accepted.push_back(acceptor.accept());
     return accepted.back().native_handle();
   }
-  // Whether a peer of `accepted[index]` would find it ended.
+  // Returns whether a peer of `accepted[index]` would find it ended.
   bool is_cut(std::size_t index) {
     char byte = 0;
     return ::recv(clients[index].native_handle(), &byte, 1, MSG_DONTWAIT) == 0;

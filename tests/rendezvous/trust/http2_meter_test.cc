@@ -29,7 +29,7 @@ std::string node_text() {
 }
 
 struct Http2MeterTest : testing::Test {
-  // How many of `unit` are taken after a beginning, at one moment.
+  // Returns how many of `unit` are taken after a beginning, at one moment.
   int taken(const std::string& unit, Http2Meter& meter) {
     int count = 0;
     while (count < 100'000 && meter.took(unit, now)) ++count;

@@ -154,9 +154,9 @@ at::Tensor gradients_of(DataParallel& parallel, ParityNet& net, int rank) {
   return torch::cat(rows).to(torch::kDouble);
 }
 
-// How far averages that travel in 16 bits are from the true ones: `worst,mean`. The worst is told
-// as a share of sum |g|/N · 2e + 1e-7. Here e is the half distance of two numbers of that dtype;
-// the mean is absolute.
+// Returns how far averages that travel in 16 bits are from the true ones: `worst,mean`. The worst
+// is told as a share of sum |g|/N · 2e + 1e-7. Here e is the half distance of two numbers of that
+// dtype; the mean is absolute.
 std::string wire_error(const std::string& mode, Collective& collective) {
   const bool half = mode == "float16_wire";
   ParityNet net = net_for(mode);

@@ -51,8 +51,8 @@ SpawnError error_of(int ranks, const std::function<void(int)>& body) {
   return {-1, "no error", std::nullopt, std::nullopt};
 }
 
-// Whether the process, no child of ours, ends soon. A zombie has ended: a container may have nobody
-// who collects it.
+// Returns whether the process, no child of ours, ends soon. A zombie has ended: a container may
+// have nobody who collects it.
 bool dies(pid_t pid) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   const auto path = "/proc/" + std::to_string(pid) + "/exe";  // a zombie has none

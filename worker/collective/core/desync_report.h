@@ -66,7 +66,7 @@ class DesyncLooks {
 
   DesyncLooks(std::unique_ptr<DesyncBoard> board, int rank, int ranks);
 
-  // Whether it is time for look(): this operation waits since `since`.
+  // Returns whether it is time for look(): this operation waits since `since`.
   bool due(std::uint32_t operation, Clock::time_point since, Clock::time_point now);
 
   // The rank waits, and its report says in what. The desync report, if there is one. Blocks for the

@@ -22,7 +22,7 @@ namespace ddprun::worker {
 using WordSums = std::array<std::int64_t, 8>;
 WordSums pieces_of(std::uint64_t word);
 
-// Whether `ranks` equal words have these sums. Exact for fewer than 90,000 ranks. Pure.
+// Returns whether `ranks` equal words have these sums. Exact for fewer than 90,000 ranks. Pure.
 bool all_equal(const WordSums& sums, std::uint64_t ranks);
 
 class EqualWord {

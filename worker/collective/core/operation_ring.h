@@ -27,7 +27,7 @@ enum class OperationKind : std::uint8_t {
 };
 inline constexpr OperationKind kLastOperationKind = OperationKind::kAllGather;
 
-// Whether one rank sends and another receives: the others have no part in it.
+// Returns whether one rank sends and another receives: the others have no part in it.
 constexpr bool is_transfer(OperationKind kind) {
   return kind == OperationKind::kSend || kind == OperationKind::kReceive;
 }

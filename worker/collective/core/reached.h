@@ -5,8 +5,8 @@
 
 namespace ddprun::worker {
 
-// Whether a counter that wraps has come to `target`. Right while the two are less than 2^31 steps
-// apart. Far fewer sums than that are ever under way at once.
+// Returns whether a counter that wraps has come to `target`. Right while the two are less than 2^31
+// steps apart. Far fewer sums than that are ever under way at once.
 constexpr bool reached(std::uint32_t value, std::uint32_t target) {
   return static_cast<std::int32_t>(value - target) >= 0;
 }

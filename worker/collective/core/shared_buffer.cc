@@ -5,7 +5,7 @@
 namespace ddprun::worker {
 namespace {
 
-// How far apart the ranks have this memory, if that is the same for all; else 0.
+// Returns how far apart the ranks have this memory, if that is the same for all; else 0.
 std::ptrdiff_t pitch_of(const Flat& mine, Collective& ranks) {
   std::byte* const first = ranks.memory_of(mine, 0);
   if (first == nullptr) return 0;

@@ -137,8 +137,8 @@ void sum_part(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding
   }
 }
 
-// How many elements lie before the first cache line that begins in all buffers; 0 where there is
-// none.
+// Returns how many elements lie before the first cache line that begins in all buffers; 0 where
+// there is none.
 std::size_t before_the_lines(Buffers buffers, std::size_t element_bytes) {
   const auto offset_of = [](const std::byte* at) {
     return reinterpret_cast<std::uintptr_t>(at) % kLineBytes;

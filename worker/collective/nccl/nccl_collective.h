@@ -42,7 +42,7 @@ struct NcclJob {
 Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange,
                                               std::unique_ptr<DesyncBoard> board = nullptr);
 
-// How many GPUs this process sees; 0 where why_no_gpu() says why.
+// Returns how many GPUs this process sees; 0 where why_no_gpu() says why.
 int gpu_count();
 
 }  // namespace ddprun::worker

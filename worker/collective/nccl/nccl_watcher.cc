@@ -164,7 +164,7 @@ void NcclWatcher::look(std::unique_lock<std::mutex>& lock) {
   moved_.notify_all();
 }
 
-// Whether any was.
+// Returns whether any was.
 bool NcclWatcher::take_what_is_done(std::unique_lock<std::mutex>& lock) {
   bool any = false;
   while (!works_.empty() && works_.front()->done_) {

@@ -43,7 +43,7 @@ class HostCollective : public Collective {
  public:
   // Works as launch() does. The owners of parts may be any ranks.
   virtual Ticket launch_chunks(Flat flat, const LaunchRequest& request) = 0;
-  // Whether all ranks have launched it.
+  // Returns whether all ranks have launched it.
   virtual bool may_add(Ticket ticket) const = 0;
   // Returns when may_add().
   virtual void await_launch(Ticket ticket) = 0;

@@ -69,7 +69,7 @@ class ShmPeers {
   const ControlView& view() const { return view_; }
   ShmSegment& control() { return control_; }
 
-  // Whether `counter` of every rank has reached `target`. Does not wait.
+  // Returns whether `counter` of every rank has reached `target`. Does not wait.
   bool all_reached(Counter RankArea::*counter, std::uint32_t target) const;
 
   // How long waits may last together.

@@ -39,7 +39,7 @@ class TcpCollective : public Collective {
   // None for an all-gather.
   virtual Ticket launch(Flat flat, LaunchRequest request, std::unique_ptr<TcpFeed> feed) = 0;
   using Collective::launch;
-  // Whether wait() would return at once.
+  // Returns whether wait() would return at once.
   virtual bool done(Ticket ticket) const = 0;
   // Returns when all ranks have called it with the same arguments. Ranks that do something else are
   // told at once.

@@ -42,7 +42,7 @@ void note_no_bytes(TcpEvent& event, ssize_t got) {
   if (got < 0 && !would_block(errno)) note_end(event, std::generic_category().message(errno));
 }
 
-// Whether a body of that kind may be so long.
+// Returns whether a body of that kind may be so long.
 bool is_sound(const FrameHead& head) {
   switch (head.kind) {
     case FrameKind::kBegin:

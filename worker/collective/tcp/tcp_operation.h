@@ -27,7 +27,7 @@ class TcpOperation {
 
   const OperationHead& head() const { return head_; }
 
-  // Whether that peer has a part in it. Only then the two exchange heads.
+  // Returns whether that peer has a part in it. Only then the two exchange heads.
   virtual bool involves(std::size_t /*peer*/) const { return true; }
 
   // The peer's head came. False if it does something else.
@@ -43,7 +43,7 @@ class TcpOperation {
   virtual std::span<std::byte> to_receive(std::size_t peer) = 0;
   virtual void received(std::size_t peer, std::size_t bytes) = 0;
   virtual bool all_received(std::size_t peer) const = 0;
-  // Whether that peer owes bytes that it can send without anybody else's.
+  // Returns whether that peer owes bytes that it can send without anybody else's.
   virtual bool owes(std::size_t peer) const { return !all_received(peer); }
 
  private:

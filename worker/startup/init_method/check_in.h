@@ -31,7 +31,7 @@ class CheckIn {
   Result<bool> arrive(const HostId& here);
   // "rank 1, 3 of 4 has not come yet", for a line of a wait.
   std::string absent_text();
-  // Whether all are there by `until`. An error: they never will be.
+  // Returns whether all are there by `until`. An error: they never will be.
   Result<bool> all_here_by(Deadline until);
   // Ends the start for all, with `why`. Success: all were there in this very moment.
   Result<void> end(ErrorCode code, const std::string& why);

@@ -67,7 +67,7 @@ enum class Earlier { kRuns, kOver, kUnknown };
 // `lives`: the record's process is there, which is known on its own host alone.
 Earlier judge_earlier(const InitRecord& record, const HostId& here, bool lives, StoreAnswer heard);
 
-// Whether two names of jobs are those of two jobs. One that is empty says nothing.
+// Returns whether two names of jobs are those of two jobs. One that is empty says nothing.
 bool are_two_jobs(std::string_view one, std::string_view other);
 
 }  // namespace ddprun::worker

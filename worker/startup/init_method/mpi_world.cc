@@ -51,7 +51,7 @@ const Starter* find_starter(const EnvLookup& env) {
 
 Error refusal(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
-// Why a process without a complete starter is no process of its own; nothing if it is one.
+// Returns why a process without a complete starter is no process of its own; nothing if it is one.
 std::optional<Error> incomplete(const EnvLookup& env) {
   for (const std::string_view sign : kSigns) {
     if (!env(sign)) continue;

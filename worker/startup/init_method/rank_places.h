@@ -14,8 +14,8 @@ struct RankPlace {
   int local_ranks = 1;
 };
 
-// Whether each host has as many ranks as every other one, and they are numbered host by host.
-// `places` are by rank.
+// Returns whether each host has as many ranks as every other one, and they are numbered host by
+// host. `places` are by rank.
 bool is_uniform(const std::vector<RankPlace>& places);
 
 // Returns the places of ranks whose hosts are known. Hosts are numbered by their first rank, and

@@ -15,8 +15,8 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-// Whether a parameter still has this node, which lives. Locking its weak pointer would count up and
-// down, for each parameter of each pass.
+// Returns whether a parameter still has this node, which lives. Locking its weak pointer would
+// count up and down, for each parameter of each pass.
 bool has_node(const at::Tensor& parameter, const std::shared_ptr<autograd::Node>& node) {
   const auto* const meta = autograd::impl::get_autograd_meta(parameter);
   if (meta == nullptr) return false;

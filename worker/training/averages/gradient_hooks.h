@@ -32,8 +32,8 @@ class GradientHooks {
   GradientHooks& operator=(GradientHooks&&) = delete;
   ~GradientHooks();  // removes the hooks
 
-  // Whether a parameter has forgotten its hook; it has a new one then. Throws std::runtime_error if
-  // one has another dtype, size or device than at construction.
+  // Returns whether a parameter has forgotten its hook; it has a new one then. Throws
+  // std::runtime_error if one has another dtype, size or device than at construction.
   bool renew();
 
   // The nodes that add to `.grad`, by parameter.

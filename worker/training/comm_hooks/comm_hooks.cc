@@ -20,7 +20,7 @@ void check_wire(at::ScalarType wire) {
       "a gradient cannot travel as {}: expected Half or BFloat16", c10::toString(wire)));
 }
 
-// Whether values of this type lose bits on the wire.
+// Returns whether values of this type lose bits on the wire.
 bool wider(at::ScalarType type) { return type == at::kFloat || type == at::kDouble; }
 
 // A tensor of each bucket for what travels. All ranks meet the buckets in the same order, so they

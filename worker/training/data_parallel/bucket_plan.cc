@@ -30,8 +30,8 @@ std::size_t bucket_bytes(const ParameterSize& parameter) {
   return parameter.sparse ? 0 : parameter.bytes;
 }
 
-// Whether the plan has each parameter once. A plan from another rank is checked by this. A missing
-// index would leave a gradient unsummed. One out of range would reach beyond our vectors.
+// Returns whether the plan has each parameter once. A plan from another rank is checked by this. A
+// missing index would leave a gradient unsummed. One out of range would reach beyond our vectors.
 bool is_permutation_of_indices(const BucketPlan& plan, std::size_t parameter_count) {
   std::vector<bool> seen(parameter_count, false);
   std::size_t count = 0;

@@ -50,8 +50,8 @@ BucketPlan plan_ready_buckets_backwards(std::span<const ParameterSize> parameter
                                         std::span<const std::size_t> ready_order,
                                         std::span<const std::size_t> limits);
 
-// Whether each bucket holds parameters of one kind, and a sparse one has a bucket of its own. It is
-// for a plan that this code has not made.
+// Returns whether each bucket holds parameters of one kind, and a sparse one has a bucket of its
+// own. It is for a plan that this code has not made.
 bool may_share_buckets(std::span<const ParameterSize> parameters, const BucketPlan& plan);
 
 // The byte offset of each bucket in one region of memory, and the region's size.

@@ -42,7 +42,7 @@ struct OwnParameters : torch::nn::Module {
   }
 };
 
-// Whether module.parameters() are these from `next` on, which moves behind them.
+// Returns whether module.parameters() are these from `next` on, which moves behind them.
 bool has_parameters(const torch::nn::Module& module, const std::vector<at::Tensor>& expected,
                     std::size_t& next) {
   for (const auto& item : OwnParameters::of(module)) {

@@ -66,9 +66,9 @@ class GradientBuckets {
   // Returns the parameter's part of the sum; afterwards the result. Undefined where it stays.
   at::Tensor& view(std::size_t parameter) { return views_.at(parameter); }
 
-  // Whether dense gradients stay where they are, and no bucket has memory.
+  // Returns whether dense gradients stay where they are, and no bucket has memory.
   bool stay() const { return mode_ == GradientMode::kStay; }
-  // Whether this is the bucket of a sparse parameter.
+  // Returns whether this is the bucket of a sparse parameter.
   bool sparse(std::size_t bucket) const { return sizes_[plan_.at(bucket).front()].sparse; }
 
   const BucketPlan& plan() const { return plan_; }

@@ -25,7 +25,7 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& module,
 std::vector<NamedTensor> buffers_of(const torch::nn::Module& module,
                                     const std::vector<std::string>& leave_out = {});
 
-// Whether the gradient of each of `parameters` is sparse. It belongs to an Embedding or
+// Returns whether the gradient of each of `parameters` is sparse. It belongs to an Embedding or
 // EmbeddingBag with sparse=true, or is named in `also`. Throws std::invalid_argument where `also`
 // has a name that is none of theirs.
 std::vector<bool> sparse_ones(const torch::nn::Module& module,

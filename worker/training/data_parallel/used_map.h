@@ -30,7 +30,7 @@ class UsedMap {
   // so waits for its GPU, only where it has left a parameter out.
   void finish();
 
-  // Whether any rank used the parameter. The result of a sum stays until clear().
+  // Returns whether any rank used the parameter. The result of a sum stays until clear().
   bool anywhere(std::size_t parameter) const { return used_.at(parameter) != 0; }
 
   // Nobody has used anything. Call it when no sum is under way.

@@ -57,7 +57,7 @@ class ShardedTraining {
   // others get none. All ranks must call it, between passes.
   torch::OrderedDict<std::string, at::Tensor> full_state_dict();
 
-  // Whether all ranks read one copy of the parameters.
+  // Returns whether all ranks read one copy of the parameters.
   bool shares_memory() const { return shares_memory_; }
   // Returns the bytes that this rank has got from the others, parameters and gradients.
   std::uint64_t received_bytes() { return units_->received_bytes(); }

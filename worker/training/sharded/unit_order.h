@@ -17,7 +17,7 @@ class UnitOrder {
   // forward() of a unit begins. `trains`: a backward() may follow. Returns the unit that comes
   // next, if one does.
   std::optional<std::size_t> begin_forward(std::size_t unit, bool trains);
-  // Whether backward() begins with this unit: then its parameters stay.
+  // Returns whether backward() begins with this unit: then its parameters stay.
   bool is_last(std::size_t unit) const;
 
   // backward() comes to a unit. Returns the one that it comes to next, if one does.

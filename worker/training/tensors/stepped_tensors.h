@@ -9,7 +9,8 @@
 
 namespace ddprun::worker {
 
-// Whether one of `stepped` is one of `parameters`: the same tensor, not one with the same numbers.
+// Returns whether one of `stepped` is one of `parameters`: the same tensor, not one with the same
+// numbers.
 inline bool any_is_of(const std::vector<at::Tensor>& stepped,
                       const std::vector<at::Tensor>& parameters) {
   std::unordered_set<const at::TensorImpl*> own;

@@ -54,7 +54,7 @@ std::string description(const at::Tensor& tensor) {
   return fmt::format("{} [{}]", type_name(tensor), fmt::join(tensor.sizes(), ", "));
 }
 
-// Whether its memory has its elements in a row, as they are.
+// Returns whether its memory has its elements in a row, as they are.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }

@@ -16,9 +16,9 @@ namespace ddprun::worker {
 // have a second-level cache of 1 MiB a core or more.
 inline constexpr std::int64_t kBlockNumbers = std::int64_t{1} << 15;
 
-// Whether parts of these are the same numbers in all of them. Undefined tensors do not count. On a
-// GPU a part costs more than it saves. Several threads of LibTorch would have too little to do in a
-// part. They would round the last few numbers of each thread's in their own way.
+// Returns whether parts of these are the same numbers in all of them. Undefined tensors do not
+// count. On a GPU a part costs more than it saves. Several threads of LibTorch would have too
+// little to do in a part. They would round the last few numbers of each thread's in their own way.
 template <std::size_t kCount>
 bool fit_in_blocks(const std::array<at::Tensor, kCount>& tensors) {
   const at::Tensor& first = tensors[0];

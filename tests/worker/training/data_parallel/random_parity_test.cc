@@ -33,7 +33,7 @@ bool anybody_failed(Collective& collective) {
   return failed > 0;
 }
 
-// Whether all went well.
+// Returns whether all went well.
 bool train(const Recipe& recipe, Collective& collective) {
   SCOPED_TRACE(text_of(recipe));
   // PyTorch's reducer reads it when it rebuilds its buckets.
