@@ -13,7 +13,8 @@ cd "$root"
 
 log=out/logs/build-for-bench.log
 give_up() {
-  printf 'cannot build %s (whole output: %s); this installs what is missing: ./quickstart\n' "$*" "$log" >&2
+  printf 'cannot build %s (whole output: %s); this installs what is missing: ./quickstart\n' \
+    "$*" "$log" >&2
   exit 2
 }
 

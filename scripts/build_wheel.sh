@@ -17,7 +17,8 @@ requirements=$root/scripts/wheel-requirements.txt
 if ! cmp -s "$requirements" "$root/.venv-wheel/installed.txt"; then
   step "installing what makes a wheel into .venv-wheel (pip)" >&2
   python3 -m venv --clear "$root/.venv-wheel"
-  quietly "$root/out/logs/pip-wheel.log" "$root/.venv-wheel/bin/python" -m pip install --disable-pip-version-check -r "$requirements"
+  quietly "$root/out/logs/pip-wheel.log" "$root/.venv-wheel/bin/python" -m pip install \
+    --disable-pip-version-check -r "$requirements"
   cp "$requirements" "$root/.venv-wheel/installed.txt"
 fi
 [[ ${1:-} != --tools ]] || exit 0
@@ -25,5 +26,6 @@ fi
 folder=$(realpath -m "${1:-$root/out/wheel}")
 mkdir -p "$folder"
 cd "$root"
-quietly "$root/out/logs/wheel.log" "$root/.venv-wheel/bin/python" -m hatchling build -t wheel -d "$folder"
+quietly "$root/out/logs/wheel.log" "$root/.venv-wheel/bin/python" -m hatchling build -t wheel \
+  -d "$folder"
 ls -t "$folder"/ddprun-*.whl | head -n 1

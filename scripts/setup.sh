@@ -18,7 +18,8 @@ packages=(
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev zlib1g-dev libjemalloc-dev
 )
 engine_packages=(python3 python3-venv libdeflate-dev libturbojpeg0-dev libpng-dev)
-test_packages=(libgtest-dev libdeflate-dev libturbojpeg0-dev libpng-dev clang-format doxygen clang-tidy iproute2 nftables procps
+test_packages=(libgtest-dev libdeflate-dev libturbojpeg0-dev libpng-dev clang-format doxygen
+  clang-tidy iproute2 nftables procps
   python3 python3-jsonschema python3-prometheus-client openssl etcd-server
   # Schedulers (tests/schedulers), and what reads packages, pages and completions, and clean systems
   # to try them on (tests/install).
@@ -53,14 +54,17 @@ as_root() {
 }
 
 apt_get() {
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 \
+    -o Acquire::Retries=3 "$@"
 }
 
 install_packages() {
   local installed
   # dpkg-query exits non-zero when it does not know one of the names; those are just not in the list
   # then.
-  installed=$(dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' "${packages[@]}" 2>/dev/null || true)
+  installed=$(
+    dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' "${packages[@]}" 2>/dev/null || true
+  )
   missing=()
   for package in "${packages[@]}"; do
     grep -qxF "ii $package" <<<"$installed" || missing+=("$package")
@@ -69,7 +73,8 @@ install_packages() {
   command -v apt-get >/dev/null || fail "no apt-get here; on Debian 12 this installs: ${missing[*]}"
   step "installing Debian packages: ${missing[*]}"
   # A machine whose package lists are there and fresh enough needs no update.
-  if ! quietly "$log_folder/apt-install.log" apt_get install -y --no-install-recommends "${missing[@]}" 2>/dev/null; then
+  if ! quietly "$log_folder/apt-install.log" apt_get install -y --no-install-recommends \
+    "${missing[@]}" 2>/dev/null; then
     step "fetching the package lists first"
     quietly "$log_folder/apt-update.log" apt_get update
     quietly "$log_folder/apt-install.log" apt_get install -y --no-install-recommends "${missing[@]}"
@@ -105,8 +110,18 @@ install_python_packages() {
     python3 -m venv --clear "$root/.venv"
   fi
   step "installing LibTorch into .venv (pip; 4.7 GB, a minute or more)"
-  quietly "$log_folder/pip.log" "$root/.venv/bin/python" -m pip install --disable-pip-version-check \
-    -r "$root/scripts/requirements.txt"
+  quietly "$log_folder/pip.log" "$root/.venv/bin/python" -m pip install \
+    --disable-pip-version-check -r "$root/scripts/requirements.txt"
+}
+
+# has_packages VENV REQUIREMENTS: whether the environment has all of them already.
+has_packages() {
+  "$1/bin/python" "$root/scripts/lacking_packages.py" "$2" >/dev/null 2>&1
+}
+
+# pip_install LOG VENV REQUIREMENTS: installs them, with pip's output in LOG.
+pip_install() {
+  quietly "$1" "$2/bin/python" -m pip install --disable-pip-version-check -r "$3" 2>/dev/null
 }
 
 # accelerate, transformers, Lightning and timm, for tests/trainers and tests/worker/checkpoint. They
@@ -117,13 +132,14 @@ install_python_packages() {
 # and say why.
 install_trainers() {
   local venv=$root/.venv-trainers requirements=$root/scripts/trainers-requirements.txt
-  if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi
+  if has_packages "$venv" "$requirements"; then return; fi
   step "installing trainers to test with into .venv-trainers (pip; 300 MB, half a minute)"
   "$root/.venv/bin/python" -m venv --clear --without-pip "$venv"
   local packages=("$venv"/lib/python3*/site-packages)
   echo "../../../../.venv/${packages[0]#"$venv/"}" >"${packages[0]}/environment_of_the_engine.pth"
-  quietly "$log_folder/pip-trainers.log" "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements" 2>/dev/null ||
-    step "trainers not installed (whole output: $log_folder/pip-trainers.log); tests/trainers will be skipped"
+  local log=$log_folder/pip-trainers.log
+  pip_install "$log" "$venv" "$requirements" ||
+    step "trainers not installed (whole output: $log); tests/trainers will be skipped"
 }
 
 # Kubernetes' schemas and Kubeflow's models, for the manifests in examples/kubernetes. Not in .venv,
@@ -131,11 +147,12 @@ install_trainers() {
 # and say why.
 install_manifest_models() {
   local venv=$root/.venv-manifests requirements=$root/scripts/manifests-requirements.txt
-  if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi
+  if has_packages "$venv" "$requirements"; then return; fi
   step "installing models of Kubernetes' objects into .venv-manifests (pip; 200 MB, some seconds)"
+  local log=$log_folder/pip-manifests.log
   if "$root/.venv/bin/python" -m venv --clear "$venv" &&
-    quietly "$log_folder/pip-manifests.log" "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements" 2>/dev/null; then return; fi
-  step "not installed (whole output: $log_folder/pip-manifests.log); tests of the manifests will be skipped"
+    pip_install "$log" "$venv" "$requirements"; then return; fi
+  step "not installed (whole output: $log); tests of the manifests will be skipped"
 }
 
 # Installs the tools that make the wheel, and those with which its tests look at it. Without it
@@ -143,10 +160,11 @@ install_manifest_models() {
 install_wheel_tools() {
   local venv=$root/.venv-wheel requirements=$root/scripts/wheel-tests-requirements.txt
   "$root/scripts/build_wheel.sh" --tools 2>/dev/null || return 0
-  if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi
+  if has_packages "$venv" "$requirements"; then return; fi
   step "installing what looks at the wheel into .venv-wheel (pip; 60 MB, some seconds)"
-  quietly "$log_folder/pip-wheel-tests.log" "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements" 2>/dev/null ||
-    step "not installed (whole output: $log_folder/pip-wheel-tests.log); some tests of the wheel will be skipped"
+  local log=$log_folder/pip-wheel-tests.log
+  pip_install "$log" "$venv" "$requirements" ||
+    step "not installed (whole output: $log); some tests of the wheel will be skipped"
 }
 
 log_folder=$root/out/logs

@@ -78,6 +78,12 @@ def turned_sentences(page):
             and not text.endswith("?")]
 
 
+def persons(page):
+    """Sentences with a pronoun of a person; a pronoun in quotes is none."""
+    return [text for text in sentences(page)
+            if re.search(r'(?<!")\b(?:[Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b', text)]
+
+
 def wide_lines(page):
     """Lines of text: a table's row is one line, and code and outputs are as they are."""
     return [line for line in FENCE.sub("", page).splitlines()
@@ -107,6 +113,7 @@ class Pages(unittest.TestCase):
             page = path.read_text()
             self.assertEqual(long_sentences(page), [], path.name)
             self.assertEqual(turned_sentences(page), [], path.name)
+            self.assertEqual(persons(page), [], path.name)
             self.assertEqual(wide_lines(page), [], path.name)
 
     def test_a_long_and_a_turned_sentence_would_be_found(self):
@@ -114,6 +121,8 @@ class Pages(unittest.TestCase):
         self.assertEqual(len(long_sentences("A " + "b " * 19 + "c.\n")), 1)
         self.assertEqual(turned_sentences("It is.\nWhere it is: here.\n"), ["Where it is: here."])
         self.assertEqual(turned_sentences("```\nWhere it is\n```\n- Offers.\n"), [])
+        self.assertEqual(persons("A peer, and his port.\n"), ["A peer, and his port."])
+        self.assertEqual(persons('No peer is "he".\n'), [])
 
 
 class Architecture(unittest.TestCase):
