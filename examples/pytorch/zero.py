@@ -1,5 +1,5 @@
-"""Adam whose state each rank keeps, or, with --zero, ZeroRedundancyOptimizer, which deals it to the
-ranks.
+"""Trains with Adam, whose state each rank keeps. With --zero, ZeroRedundancyOptimizer shards it
+over the ranks.
 
     torchrun --standalone --nproc-per-node=4 examples/pytorch/zero.py --zero
 

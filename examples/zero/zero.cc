@@ -84,8 +84,8 @@ void run(const Process& process, const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   examples::Flags flags(
-      "Trains with Adam, whose state each rank keeps, or is sharded over the ranks.");
-  flags.on("--zero", options.zero, "deal the state to the ranks");
+      "Trains with Adam. Each rank keeps its whole state, or it is sharded over the ranks.");
+  flags.on("--zero", options.zero, "shard the state over the ranks");
   flags.count("--epochs", options.epochs, "passes over the samples (3)");
   flags.count("--batch-size", options.batch_size, "samples a worker and step (16)");
   flags.count("--width", options.width, "of each of five hidden layers (64)");
