@@ -161,7 +161,21 @@ class Grace(JobTest):
         self.assertLess(seconds, grace + 15)  # the graces differ by more
 
     def test_case_28_the_grace_of_30_s(self):
-        self.check_grace(30, self.end_deaf())
+        """The agent says after 5 s when it will kill. The flag's cases below wait for that."""
+        job = self.start("--nproc-per-node=2", self.worker(DEAF))
+        self.heard(2)
+        begin = time.monotonic()
+        job.process.send_signal(signal.SIGTERM)
+        told = next((line for line in job.process.stderr if "SIGKILL in" in line), "")
+        self.assertRegex(told, r"have not ended after SIGTERM, ranks 0-1; SIGKILL in \d+ s$")
+        seconds = time.monotonic() - begin
+        left = int(told.split()[-2])
+        print(f"after {seconds:.3f} s: {told.strip()}")
+        self.assertGreaterEqual(left + seconds, 29)  # it counts whole seconds
+        self.assertLessEqual(left, 25)
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.finish(SOON_S)[0], 1)
+        job.wait_gone()
 
     def test_case_28_the_grace_by_flag(self):
         self.check_grace(2, self.end_deaf("--shutdown-timeout=2"))
@@ -317,47 +331,52 @@ class EverybodyIsSignalled(JobTest):
     def start_savers(self, name, **options):
         folder = self.folder / name
         folder.mkdir()
-        fifo, self.gate = self.fifo(f"ready_{name}"), self.fifo(f"gate_{name}")
-        text = SLOW_SAVER.replace("{fifo}", str(fifo)).replace("{folder}", str(folder)).replace("{gate}", str(self.gate))
+        fifo, gate = self.fifo(f"ready_{name}"), self.fifo(f"gate_{name}")
+        text = SLOW_SAVER
+        for key, path in ("fifo", fifo), ("folder", folder), ("gate", gate):
+            text = text.replace(f"{{{key}}}", str(path))
         job = self.start("--nproc-per-node=2", self.script(text, f"saver_{name}.py"), **options)
         self.read_lines(fifo, 2)
-        return job, folder
+        return job, folder, gate
 
-    def let_them_save(self):
-        self.gate.write_text("gg")
+    def all_have_saved(self, savers, code):
+        """Opens the gates of all these jobs: each saves for a second more, all in the same one."""
+        for _, _, gate in savers:
+            gate.write_text("gg")
+        for number, (job, folder, _) in enumerate(savers):
+            with self.subTest(number=number):
+                got, _, err = job.finish()
+                self.assertEqual(got, code, err)
+                self.assertEqual(sorted(os.listdir(folder)), ["saved_0_0", "saved_1_0"])
+                job.wait_gone()
 
     def test_every_rank_saves_whoever_is_signalled_first(self):
-        for seed in range(8):
-            with self.subTest(seed=seed):
-                chance = random.Random(seed)
-                job, folder = self.start_savers(str(seed))
-                everybody = [job.pid, job.agent(), job.worker(0), job.worker(1)]
-                chance.shuffle(everybody)
-                for pid in everybody:
-                    os.kill(pid, signal.SIGTERM)
-                    # The gap between them is what is tested.
-                    threading.Event().wait(chance.choice((0, 0.005, 0.02)))
-                self.let_them_save()
-                code, _, err = job.finish()
-                self.assertEqual(code, 1, err)
-                self.assertEqual(sorted(os.listdir(folder)), ["saved_0_0", "saved_1_0"], everybody)
-                job.wait_gone()
+        savers = [self.start_savers(str(seed)) for seed in range(8)]
+        for seed, (job, _, _) in enumerate(savers):
+            chance = random.Random(seed)
+            everybody = [("job", job.pid), ("agent", job.agent()), ("rank 0", job.worker(0)),
+                         ("rank 1", job.worker(1))]
+            chance.shuffle(everybody)
+            print(f"{seed}: {', '.join(name for name, _ in everybody)}")
+            for _, pid in everybody:
+                os.kill(pid, signal.SIGTERM)
+                # The gap between them is what is tested.
+                threading.Event().wait(chance.choice((0, 0.005, 0.02)))
+        self.all_have_saved(savers, 1)
 
     def test_every_rank_saves_at_the_end_of_a_timeout(self):
         """timeout(1) signals its child and then its group, which makes two signals if the first is
         taken in between."""
-        for number in range(8):
-            job, folder = self.start_savers(f"timeout_{number}", prefix=("timeout", "1000"))
+        savers = [self.start_savers(f"timeout_{number}", prefix=("timeout", "1000"))
+                  for number in range(8)]
+        for job, _, _ in savers:
             guardian, = job.children_of(job.pid)
             os.kill(job.pid, signal.SIGALRM)  # so the kernel says that the time is over
             wait_until(lambda: not signal_waits(guardian, signal.SIGTERM), "a guardian that took the signal")
-            self.let_them_save()
-            self.assertEqual(job.finish()[0], 124)
-            self.assertEqual(sorted(os.listdir(folder)), ["saved_0_0", "saved_1_0"])
-            job.wait_gone()
+        self.all_have_saved(savers, 124)
 
     def test_two_quick_requests_of_the_user_still_kill(self):
-        job, folder = self.start_savers("twice")
+        job, folder, _ = self.start_savers("twice")
         job.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not signal_waits(job.pid, signal.SIGTERM), "a guardian that took the signal")
         job.process.send_signal(signal.SIGTERM)
@@ -366,11 +385,11 @@ class EverybodyIsSignalled(JobTest):
         job.wait_gone()
 
     def test_a_signal_to_the_agent_alone_ends_the_job_well(self):
-        job, folder = self.start_savers("agent")
+        job, folder, gate = self.start_savers("agent")
         for _ in range(3):
             os.kill(job.agent(), signal.SIGTERM)
             wait_until(lambda: not signal_waits(job.agent(), signal.SIGTERM), "an agent that took the signal")
-        self.let_them_save()
+        gate.write_text("gg")
         self.assertEqual(job.finish()[0], 1)
         self.assertEqual(len(os.listdir(folder)), 2)
         job.wait_gone()
