@@ -53,16 +53,8 @@ class ElasticTest(JobTest):
         return int(rest[1]), rest[3]
 
     def kill_whole(self, job):
-        """Guardian, agent and workers, in one moment."""
-        pids = job.pid, *job.processes()
-        # They stand still first: else an agent that lives a moment longer tells that its worker was
-        # killed.
-        for number in signal.SIGSTOP, signal.SIGKILL:
-            for pid in pids:
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
+        """Guardian, agent and workers, in one moment; returns when they are gone."""
+        job.kill_whole()
         job.process.communicate()
 
     def stop_all(self, jobs):

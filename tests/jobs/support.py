@@ -194,8 +194,7 @@ class Job:
                 seen.append(f"pid {pid}: {facts} in {waits}")
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill_whole()
         self.process.kill()
         out, err = self.process.communicate()
         return "\n".join([*seen, f"stdout: {out}", f"stderr: {err}"])
@@ -203,13 +202,23 @@ class Job:
     def wait_gone(self, deadline=GONE_S):
         wait_until(lambda: not self.processes(), f"no process of the job left, still there: {self.processes()}", deadline)
 
+    def kill_whole(self):
+        """Kills guardian, agent and workers in one moment. They are stopped first, until no other
+        one has been started meanwhile: one that is stopped starts none, and tells nobody that
+        another one was killed."""
+        stopped = set()
+        while others := set(self.processes()) - stopped:
+            stopped |= others
+            for pid in others:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def end(self):
         """Cleans up after a failed test; no-op for a job that ended."""
-        for pid in self.processes():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        self.kill_whole()
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
