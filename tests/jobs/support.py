@@ -203,9 +203,8 @@ class Job:
         wait_until(lambda: not self.processes(), f"no process of the job left, still there: {self.processes()}", deadline)
 
     def kill_whole(self):
-        """Kills guardian, agent and workers in one moment. They are stopped first, until no other
-        one has been started meanwhile: one that is stopped starts none, and tells nobody that
-        another one was killed."""
+        """Kills guardian, agent and workers in one moment. All are stopped first. A process that is
+        stopped starts no other one, and tells nobody that another one was killed."""
         stopped = set()
         while others := set(self.processes()) - stopped:
             stopped |= others
