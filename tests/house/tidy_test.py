@@ -96,7 +96,7 @@ class Keys(unittest.TestCase):
 
     def write(self, name, text):
         path = self.root / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
     def keys(self, configuration=b""):
@@ -116,6 +116,11 @@ class Keys(unittest.TestCase):
     def test_a_header_changes_the_key_of_one_file(self):
         self.assertEqual(self.changed("base/one.h"), ["base/one.cc"])
         self.assertEqual(self.changed("base/alone.h"), ["base/user.cc"])
+
+    def test_a_public_header_belongs_to_a_file_that_includes_it(self):
+        self.write("worker/include/ddprun/face.h", "")
+        self.write("worker/room/face.cc", "#include <ddprun/face.h>\n#include <vector>\n")
+        self.assertEqual(self.changed("worker/include/ddprun/face.h"), ["worker/room/face.cc"])
 
     def test_the_words_of_comments_change_no_key(self):
         self.write("base/one.cc", "// One line.\nint a;  // more\n")

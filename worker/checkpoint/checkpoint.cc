@@ -274,7 +274,7 @@ Result<void> agree(const std::filesystem::path& path, Collective& ranks,
 }  // namespace
 
 std::string describe(const LoadedCheckpoint& loaded) {
-  const std::string names = describe(loaded.prefix);
+  std::string names = describe(loaded.prefix);
   if (loaded.other_weights.empty()) return names;
   std::string choice = fmt::format("weights of '{}', not of '{}'", printable(loaded.weights_key),
                                    fmt::join(loaded.other_weights, "', '"));

@@ -31,6 +31,8 @@ constexpr std::uint64_t kFnvPrime = 0x100000001B3U;
 class OpenFile : public ByteSource {
  public:
   OpenFile(int fd, std::uint64_t size) : fd_(fd), size_(size) {}
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
   ~OpenFile() override { ::close(fd_); }
 
   std::uint64_t size() const override { return size_; }

@@ -159,6 +159,13 @@ struct AdamKind {
       if (!*each) return each->error();
     }
     if (!amsgrad) return amsgrad.error();
+    if (auto loaded = load_betas(group, options); !loaded) return loaded;
+    if (auto checked = check_decoupled(group); !checked) return checked;
+    options.lr(*lr).eps(*eps).weight_decay(*decay).amsgrad(*amsgrad);
+    return {};
+  }
+
+  static Result<void> load_betas(const Value& group, Options& options) {
     const auto betas = field_value(group, "betas");
     if (!betas) return betas.error();
     const auto* pair = (*betas)->items();
@@ -166,16 +173,17 @@ struct AdamKind {
       return pair == nullptr || pair->size() != 2 ? nullptr : (*pair)[i].template as<double>();
     };
     if (beta(0) == nullptr || beta(1) == nullptr) return refused("'betas' are no two floats");
-    if (const Value* decoupled = group.as<Value::Dict>()->find("decoupled_weight_decay")) {
-      const bool* given = decoupled->as<bool>();
-      if (given == nullptr || *given != kDecoupled) {
-        return refused(fmt::format("decoupled_weight_decay is not {}: the state is {}'s",
-                                   kDecoupled ? "True" : "False", kDecoupled ? "Adam" : "AdamW"));
-      }
-    }
-    options.lr(*lr).eps(*eps).weight_decay(*decay).amsgrad(*amsgrad);
     options.betas(std::make_tuple(*beta(0), *beta(1)));
     return {};
+  }
+
+  static Result<void> check_decoupled(const Value& group) {
+    const Value* decoupled = group.as<Value::Dict>()->find("decoupled_weight_decay");
+    if (decoupled == nullptr) return {};
+    const bool* given = decoupled->as<bool>();
+    if (given != nullptr && *given == kDecoupled) return {};
+    return refused(fmt::format("decoupled_weight_decay is not {}: the state is {}'s",
+                               kDecoupled ? "True" : "False", kDecoupled ? "Adam" : "AdamW"));
   }
 
   static Result<Value::Dict> state(const State& state) {
@@ -255,41 +263,62 @@ Result<void> check_group(const Value& group, std::size_t number, std::size_t par
   return {};
 }
 
+// The state that a file holds, before the optimizer gets it.
+template <typename Kind>
+struct Loaded {
+  std::vector<std::unique_ptr<typename Kind::Options>> options;                 // by group
+  std::vector<std::pair<void*, std::unique_ptr<typename Kind::State>>> states;  // by parameter
+  std::size_t used = 0;  // of the file's states
+  TensorReader reader;
+};
+
+template <typename Kind>
+Result<void> read_state(const Value::Dict& states, const Value& id, const at::Tensor& parameter,
+                        Loaded<Kind>& loaded) {
+  const auto* key = id.as<std::int64_t>();
+  const Value* state = key == nullptr ? nullptr : states.find(Value::Key(*key));
+  if (state == nullptr) return {};
+  ++loaded.used;
+  if (state->as<Value::Dict>() == nullptr) return refused("the state of a parameter is no dict");
+  auto read = Kind::load_state(*state, parameter, loaded.reader);
+  if (!read)
+    return Error(read.error().code(),
+                 fmt::format("parameter {}: {}", *key, read.error().message()));
+  if (*read) loaded.states.emplace_back(parameter.unsafeGetTensorImpl(), std::move(*read));
+  return {};
+}
+
+template <typename Kind>
+Result<void> read_group(const Value::Dict& states, const Value& saved,
+                        const optim::OptimizerParamGroup& group, Loaded<Kind>& loaded) {
+  loaded.options.push_back(std::make_unique<typename Kind::Options>(
+      static_cast<const typename Kind::Options&>(group.options())));
+  if (auto read = Kind::load_group(saved, *loaded.options.back()); !read) return read;
+  const auto& ids = *(*field_value(saved, "params"))->items();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    auto read = read_state<Kind>(states, ids[i], group.params()[i], loaded);
+    if (!read) return read;
+  }
+  return {};
+}
+
 // Everything is read before anything is changed.
 template <typename Kind>
 Result<void> load(const Value::Dict& states, const std::vector<Value>& groups,
                   optim::Optimizer& optimizer) {
-  std::vector<std::unique_ptr<typename Kind::Options>> options;
-  std::vector<std::pair<void*, std::unique_ptr<typename Kind::State>>> loaded;
-  std::size_t used = 0;
-  TensorReader reader;
+  Loaded<Kind> loaded;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const auto& group = optimizer.param_groups()[i];
     if (auto checked = check_group(groups[i], i, group.params().size()); !checked) return checked;
-    options.push_back(std::make_unique<typename Kind::Options>(
-        static_cast<const typename Kind::Options&>(group.options())));
-    if (auto read = Kind::load_group(groups[i], *options.back()); !read) return read;
-    const auto& ids = *(*field_value(groups[i], "params"))->items();
-    for (std::size_t k = 0; k < ids.size(); ++k) {
-      const auto* id = ids[k].as<std::int64_t>();
-      const Value* state = id == nullptr ? nullptr : states.find(Value::Key(*id));
-      if (state == nullptr) continue;
-      ++used;
-      if (state->as<Value::Dict>() == nullptr)
-        return refused("the state of a parameter is no dict");
-      auto read = Kind::load_state(*state, group.params()[k], reader);
-      if (!read)
-        return Error(read.error().code(),
-                     fmt::format("parameter {}: {}", *id, read.error().message()));
-      if (*read) loaded.emplace_back(group.params()[k].unsafeGetTensorImpl(), std::move(*read));
-    }
+    if (auto read = read_group<Kind>(states, groups[i], group, loaded); !read) return read;
   }
-  if (used != states.entries.size()) return refused("there is state of parameters in no group");
-  for (std::size_t i = 0; i < options.size(); ++i) {
-    optimizer.param_groups()[i].set_options(std::move(options[i]));
+  if (loaded.used != states.entries.size())
+    return refused("there is state of parameters in no group");
+  for (std::size_t i = 0; i < loaded.options.size(); ++i) {
+    optimizer.param_groups()[i].set_options(std::move(loaded.options[i]));
   }
   optimizer.state().clear();
-  for (auto& [parameter, state] : loaded) optimizer.state()[parameter] = std::move(state);
+  for (auto& [parameter, state] : loaded.states) optimizer.state()[parameter] = std::move(state);
   return {};
 }
 

@@ -233,8 +233,7 @@ class Machine : private PickleBytes {
 
   bool make_object(Opcode opcode) {
     if (opcode == Opcode::kProto) {
-      const int version = take<std::uint8_t>();
-      if (version != 2) fail(fmt::format("protocol {} of pickle, only 2 is read", version));
+      check_protocol(take<std::uint8_t>());
     } else if (opcode == Opcode::kStop) {
       stopped_ = true;
     } else if (opcode == Opcode::kGlobal) {
@@ -242,17 +241,29 @@ class Machine : private PickleBytes {
       make_global(module + " " + take_line());
     } else if (opcode == Opcode::kBinPersId) {
       if (const auto id = pop()) find_storage(*id);
-    } else if (opcode == Opcode::kReduce ||
-               (opcode == Opcode::kNewObject && objects_ == Objects::kPassOver)) {
-      const auto arguments = pop();
-      const auto callable = pop();
-      if (arguments && callable) call(*callable, *arguments);
+    } else if (is_call(opcode)) {
+      call_top();
     } else if (opcode == Opcode::kBuild) {
       drop_attributes();
     } else {
       return false;
     }
     return true;
+  }
+
+  void check_protocol(int version) {
+    if (version != 2) fail(fmt::format("protocol {} of pickle, only 2 is read", version));
+  }
+
+  bool is_call(Opcode opcode) const {
+    return opcode == Opcode::kReduce ||
+           (opcode == Opcode::kNewObject && objects_ == Objects::kPassOver);
+  }
+
+  void call_top() {
+    const auto arguments = pop();
+    const auto callable = pop();
+    if (arguments && callable) call(*callable, *arguments);
   }
 
   void make_global(std::string name) {

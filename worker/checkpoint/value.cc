@@ -75,6 +75,26 @@ constexpr std::string_view kTypeName<std::int64_t> = "int";
 template <>
 constexpr std::string_view kTypeName<double> = "float";
 
+// The elements that a tensor reaches, by the dimensions seen so far.
+struct Extent {
+  std::int64_t last;       // element of the storage
+  std::int64_t count = 1;  // of its elements
+  bool empty = false;
+
+  // Adds one dimension; false if a number is negative or becomes too large.
+  bool add(std::int64_t size, std::int64_t stride) {
+    if (size < 0 || stride < 0) return false;
+    if (size == 0) {
+      empty = true;
+      return true;
+    }
+    std::int64_t reach = 0;
+    return !__builtin_mul_overflow(size - 1, stride, &reach) &&
+           !__builtin_add_overflow(last, reach, &last) &&
+           !__builtin_mul_overflow(count, size, &count);
+  }
+};
+
 }  // namespace
 
 std::size_t bytes_of(ElementType type) {
@@ -87,25 +107,13 @@ std::string_view storage_name(ElementType type) {
 
 bool fits(const TensorValue& tensor, std::size_t elements) {
   if (tensor.sizes.size() != tensor.strides.size() || tensor.offset < 0) return false;
-  std::int64_t count = 1;
-  std::int64_t last = tensor.offset;
-  bool empty = false;
+  Extent extent{tensor.offset};
   for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
-    const std::int64_t size = tensor.sizes[i];
-    const std::int64_t stride = tensor.strides[i];
-    std::int64_t reach = 0;
-    if (size < 0 || stride < 0) return false;
-    if (size == 0) {
-      empty = true;
-      continue;
-    }
-    if (__builtin_mul_overflow(size - 1, stride, &reach)) return false;
-    if (__builtin_add_overflow(last, reach, &last)) return false;
-    if (__builtin_mul_overflow(count, size, &count)) return false;
+    if (!extent.add(tensor.sizes[i], tensor.strides[i])) return false;
   }
-  if (empty) return std::cmp_less_equal(tensor.offset, elements);
-  return std::cmp_less(last, elements) &&
-         (count <= kMaxRepeatedElements || std::cmp_less_equal(count, elements));
+  if (extent.empty) return std::cmp_less_equal(tensor.offset, elements);
+  return std::cmp_less(extent.last, elements) &&
+         (extent.count <= kMaxRepeatedElements || std::cmp_less_equal(extent.count, elements));
 }
 
 std::string printable(std::string_view text) {

@@ -109,6 +109,20 @@ std::optional<Attempt> changed(const Attempt& level, std::optional<DroppedParts>
   return attempt;
 }
 
+// Reads the file's names at each level, with the same taken out and added. Returns whether the
+// search is over.
+bool try_levels(const TensorsByName& file, const LoadOptions& options,
+                std::optional<DroppedParts> what, bool adds,
+                const std::function<bool(Attempt&)>& fits) {
+  std::optional<Attempt> level = Attempt{file, {}};
+  for (int depth = 0; level && depth < kMaxLevels; ++depth, level = strip(*level)) {
+    auto attempt = changed(*level, what, adds);
+    if (attempt && fits(*attempt)) return true;
+    if (options.strict_prefix) return true;
+  }
+  return false;
+}
+
 // Reads the file's names in each way, the likeliest first, until `fits` is true. Keeps few at a
 // time: names may be long.
 void try_each(const TensorsByName& file, const LoadOptions& options,
@@ -117,12 +131,7 @@ void try_each(const TensorsByName& file, const LoadOptions& options,
                                                        DroppedParts::kWrapperNamesAndModule};
   for (const bool adds : {false, true}) {
     for (const auto what : kTakenOut) {
-      std::optional<Attempt> level = Attempt{file, {}};
-      for (int depth = 0; level && depth < kMaxLevels; ++depth, level = strip(*level)) {
-        auto attempt = changed(*level, what, adds);
-        if (attempt && fits(*attempt)) return;
-        if (options.strict_prefix) return;
-      }
+      if (try_levels(file, options, what, adds, fits)) return;
     }
   }
 }

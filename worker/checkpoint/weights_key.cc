@@ -84,6 +84,7 @@ std::string quoted(const std::vector<std::string>& keys) {
 
 std::vector<std::string> keys_of(const std::vector<Candidate>& candidates) {
   std::vector<std::string> keys;
+  keys.reserve(candidates.size());
   for (const Candidate& candidate : candidates) keys.push_back(candidate.key);
   return keys;
 }
@@ -187,6 +188,7 @@ Result<FoundWeights> choose(std::vector<FoundWeights> fitting) {
   for (std::size_t i = 1; i < fitting.size(); ++i) {
     if (is_same(fitting[i].named.tensors, fitting[0].named.tensors)) continue;
     std::vector<std::string> keys;
+    keys.reserve(fitting.size());
     for (const auto& each : fitting) keys.push_back(each.key);
     return refused(fmt::format("the weights at {} fit the module, and are not the same: {}",
                                quoted(keys), kOption));

@@ -203,17 +203,18 @@ Result<void> check_overlaps(std::vector<std::pair<std::uint64_t, std::uint64_t>>
 }  // namespace
 
 Result<ZipReader> ZipReader::open(std::shared_ptr<const ByteSource> source) {
-  const auto end = read_end(*source);
+  ZipReader reader(std::move(source));
+  const ByteSource& file = *reader.source_;
+  const auto end = read_end(file);
   if (!end) return end.error();
   std::vector<std::byte> directory(end->directory_bytes);
-  if (auto read = source->read(end->directory_offset, directory); !read) return read.error();
-  ZipReader reader(source);
+  if (auto read = file.read(end->directory_offset, directory); !read) return read.error();
   std::span<const std::byte> rest(directory);
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   for (std::uint64_t i = 0; i < end->entries; ++i) {
     const auto listed = take_listed(rest);
     if (!listed) return listed.error();
-    auto entry = locate(*source, *listed, end->directory_offset);
+    auto entry = locate(file, *listed, end->directory_offset);
     if (!entry) return entry.error();
     if (!reader.by_name_.try_emplace(entry->name, reader.entries_.size()).second) {
       return refused(fmt::format("two entries are named '{}'", printable(entry->name)));

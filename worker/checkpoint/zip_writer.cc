@@ -112,7 +112,7 @@ Result<void> ZipWriter::finish() {
                   field.size() + extra.size());
     directory.append(10, '\0');  // no comment, first disk, no attributes
     zip::append(directory, short_form(entry.header_offset));
-    directory += entry.name + field + extra;
+    directory.append(entry.name).append(field).append(extra);
   }
   const std::uint64_t bytes = directory.size();
   const std::uint64_t count = written_.size();

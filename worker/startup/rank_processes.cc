@@ -181,7 +181,7 @@ class Ranks {
     RankError thrown;
     ::fcntl(rank.thrown.get(), F_SETFL, O_NONBLOCK);  // what it forked may still hold the other end
     if (::read(rank.thrown.get(), &thrown, sizeof thrown) == sizeof thrown) end.thrown = thrown;
-    failures.push_back(std::move(end));
+    failures.push_back(end);
   }
 
   std::vector<Rank> ranks_;

@@ -186,7 +186,7 @@ bool DesyncLooks::due(std::uint32_t operation, Clock::time_point since, Clock::t
   return now >= next_;
 }
 
-std::optional<std::string> DesyncLooks::look(RankReport mine) {
+std::optional<std::string> DesyncLooks::look(const RankReport& mine) {
   waits_ = true;
   if (!post(mine)) return std::nullopt;
   auto others = read(looked_at_);
@@ -197,7 +197,7 @@ std::optional<std::string> DesyncLooks::look(RankReport mine) {
   return found;
 }
 
-std::string DesyncLooks::absent(RankReport mine) {
+std::string DesyncLooks::absent(const RankReport& mine) {
   return board_ == nullptr ? "" : absent_from(mine, read(all_));
 }
 

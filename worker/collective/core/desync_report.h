@@ -71,9 +71,9 @@ class DesyncLooks {
 
   // The rank waits, and its report says in what. The desync report, if there is one. Blocks for the
   // board.
-  std::optional<std::string> look(RankReport mine);
+  std::optional<std::string> look(const RankReport& mine);
   // At the deadline: absent_from() of all ranks.
-  std::string absent(RankReport mine);
+  std::string absent(const RankReport& mine);
 
   // The rank waits no longer; or it has ended its collective. Says so where that is not known.
   void go_on(RankReport mine);

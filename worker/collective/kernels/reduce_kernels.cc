@@ -47,6 +47,7 @@ Rounding rounding_of(Reduction sum) {
 }
 
 // A NaN is not equal to itself, and stays.
+// NOLINTBEGIN(misc-redundant-expression): it is how a NaN is found
 template <typename Number>
 Number smaller(Number a, Number b) {
   return a < b || a != a ? a : b;
@@ -55,6 +56,7 @@ template <typename Number>
 Number larger(Number a, Number b) {
   return a > b || a != a ? a : b;
 }
+// NOLINTEND(misc-redundant-expression)
 
 // Makes the result in the first buffer, rank by rank.
 template <typename Element, typename Choose>

@@ -50,7 +50,7 @@ std::vector<WaitLook> cycle_of(const ControlView& view, std::size_t rank) {
     if (!look || cycle.size() == view.ranks) return {};
     cycle.push_back(*look);
   }
-  std::ranges::rotate(cycle, std::ranges::min_element(cycle, {}, &WaitLook::rank));
+  std::rotate(cycle.begin(), std::ranges::min_element(cycle, {}, &WaitLook::rank), cycle.end());
   return cycle;
 }
 

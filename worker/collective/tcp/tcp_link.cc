@@ -169,6 +169,15 @@ void TcpLink::take_word(const FrameHead& head, TcpOperation* operation, std::siz
   }
 }
 
+// Begins a frame of data, or takes any other as a whole. `operation` is null in a reset.
+void TcpLink::take_frame(const FrameHead& head, TcpOperation* operation, std::size_t peer,
+                         TcpEvent& event) {
+  if (head.kind != FrameKind::kData) return take_word(head, operation, peer, event);
+  if (operation != nullptr && !met_) event.kind = TcpEvent::Kind::kNonsense;
+  begin_ += sizeof head;
+  body_left_ = head.bytes;
+}
+
 // Bytes of the data frame under way. They are the buffered ones, else the kernel's, and then also
 // some of the next frame.
 std::size_t TcpLink::take_data(std::span<std::byte> place, TcpEvent& event) {
@@ -198,18 +207,24 @@ std::size_t TcpLink::take_data(std::span<std::byte> place, TcpEvent& event) {
   return bytes;
 }
 
+// Moves data to its place in the operation. Returns 0 if nothing can be moved now.
+std::size_t TcpLink::receive_data(TcpOperation& operation, std::size_t peer, TcpEvent& event) {
+  const auto place = operation.to_receive(peer);
+  if (place.empty()) {
+    if (operation.all_received(peer)) event.kind = TcpEvent::Kind::kNonsense;
+    return 0;
+  }
+  const std::size_t bytes = take_data(place, event);
+  if (bytes != 0) operation.received(peer, bytes);
+  return bytes;
+}
+
 std::size_t TcpLink::receive(TcpOperation& operation, std::size_t peer, TcpEvent& event) {
   std::size_t moved = 0;
   while (event.kind == TcpEvent::Kind::kNone && moved < kTurnBytes) {
     if (body_left_ != 0) {
-      const auto place = operation.to_receive(peer);
-      if (place.empty()) {
-        if (operation.all_received(peer)) event.kind = TcpEvent::Kind::kNonsense;
-        break;
-      }
-      const std::size_t bytes = take_data(place, event);
+      const std::size_t bytes = receive_data(operation, peer, event);
       if (bytes == 0) break;
-      operation.received(peer, bytes);
       moved += bytes;
       continue;
     }
@@ -217,14 +232,8 @@ std::size_t TcpLink::receive(TcpOperation& operation, std::size_t peer, TcpEvent
     if (received(operation, peer)) break;
     FrameHead head{};
     if (!next_frame(head, event)) break;
-    if (head.kind == FrameKind::kData) {
-      if (!met_) event.kind = TcpEvent::Kind::kNonsense;
-      begin_ += sizeof head;
-      body_left_ = head.bytes;
-    } else {
-      take_word(head, &operation, peer, event);
-      moved += sizeof head;
-    }
+    take_frame(head, &operation, peer, event);
+    if (head.kind != FrameKind::kData) moved += sizeof head;
   }
   return moved;
 }
@@ -238,12 +247,7 @@ void TcpLink::discard(TcpEvent& event) {
     }
     FrameHead head{};
     if (!next_frame(head, event)) return;
-    if (head.kind == FrameKind::kData) {
-      begin_ += sizeof head;
-      body_left_ = head.bytes;
-    } else {
-      take_word(head, nullptr, 0, event);
-    }
+    take_frame(head, nullptr, 0, event);
   }
 }
 

@@ -76,7 +76,10 @@ class TcpLink {
   bool fill(TcpEvent& event);
   bool next_frame(FrameHead& head, TcpEvent& event);
   void take_word(const FrameHead& head, TcpOperation* operation, std::size_t peer, TcpEvent& event);
+  void take_frame(const FrameHead& head, TcpOperation* operation, std::size_t peer,
+                  TcpEvent& event);
   std::size_t take_data(std::span<std::byte> place, TcpEvent& event);
+  std::size_t receive_data(TcpOperation& operation, std::size_t peer, TcpEvent& event);
   std::span<const std::byte> buffered() const {
     return std::span(buffer_).subspan(begin_, end_ - begin_);
   }

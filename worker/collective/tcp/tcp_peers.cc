@@ -195,6 +195,7 @@ void TcpPeers::give_up_late(const Doing& doing) {
   const TcpOperation& operation = *doing.operation;
   const auto late = late_ones(operation);
   std::vector<std::string> names;
+  names.reserve(late.size());
   for (const std::size_t peer : late) names.push_back(name(peer));
   const std::string why = links_[late.front()].met()
                               ? fmt::format("moved no bytes for {} s", in_seconds(doing.limit))
@@ -219,6 +220,15 @@ void TcpPeers::abort(const TcpOperation* current, const std::string& why) {
     links_[peer].end_sending();
   }
   throw CollectiveError(why);
+}
+
+// Leaves the operation under way, and says to all that this rank resets.
+void TcpPeers::begin_reset(const TcpOperation* current, const ResetNote& mine) {
+  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
+    if (peer == options_.place.rank) continue;
+    if (current != nullptr && has_part(*current, peer)) links_[peer].detach(*current, peer);
+    links_[peer].say(FrameKind::kReset, bytes_of(mine));
+  }
 }
 
 // One turn with all. Whether this rank has said all that it has to, and has heard all others.
@@ -247,34 +257,39 @@ bool TcpPeers::reset_step(const ResetNote& mine, std::vector<std::optional<Reset
   return all;
 }
 
+// Waits until a link can be moved on.
+void TcpPeers::sleep_in_reset(const std::vector<std::optional<ResetNote>>& theirs,
+                              std::chrono::milliseconds limit) {
+  std::vector<pollfd> watched;
+  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
+    const int events = (theirs[peer] ? 0 : POLLIN) | (links_[peer].flushed() ? 0 : POLLOUT);
+    if (events != 0) watched.push_back({links_[peer].descriptor(), static_cast<short>(events), 0});
+  }
+  poll_all(watched, limit);
+}
+
+// Names the first rank that has not called reset(), or has not taken the note of this one.
+void TcpPeers::give_up_reset(const std::vector<std::optional<ResetNote>>& theirs) {
+  std::size_t late = 0;
+  while (late == options_.place.rank || (theirs[late] && links_[late].flushed())) ++late;
+  abort(nullptr, fmt::format("rank {}: reset: {} did not come within {} s", options_.place.rank,
+                             name(late), in_seconds(options_.timeout)));
+}
+
 std::vector<ResetNote> TcpPeers::reset(const TcpOperation* current, const ResetNote& mine) {
   throw_if_failed();
-  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
-    if (peer == options_.place.rank) continue;
-    if (current != nullptr && has_part(*current, peer)) links_[peer].detach(*current, peer);
-    links_[peer].say(FrameKind::kReset, bytes_of(mine));
-  }
+  begin_reset(current, mine);
   std::vector<std::optional<ResetNote>> theirs =
       std::exchange(resets_, std::vector<std::optional<ResetNote>>(links_.size()));
   const auto end = Clock::now() + options_.timeout;
   while (!reset_step(mine, theirs)) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    if (left.count() <= 0) {
-      std::size_t late = 0;
-      while (late == options_.place.rank || (theirs[late] && links_[late].flushed())) ++late;
-      abort(nullptr, fmt::format("rank {}: reset: {} did not come within {} s", options_.place.rank,
-                                 name(late), in_seconds(options_.timeout)));
-    }
-    std::vector<pollfd> watched;
-    for (std::size_t peer = 0; peer < links_.size(); ++peer) {
-      const int events = (theirs[peer] ? 0 : POLLIN) | (links_[peer].flushed() ? 0 : POLLOUT);
-      if (events != 0)
-        watched.push_back({links_[peer].descriptor(), static_cast<short>(events), 0});
-    }
-    poll_all(watched, left);
+    if (left.count() <= 0) give_up_reset(theirs);
+    sleep_in_reset(theirs, left);
   }
   start();
   std::vector<ResetNote> notes;
+  notes.reserve(theirs.size());
   for (const auto& note : theirs) notes.push_back(*note);
   return notes;
 }

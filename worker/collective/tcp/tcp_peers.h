@@ -72,7 +72,11 @@ class TcpPeers {
   void throw_if_reset() const;
   void note(TcpOperation& operation, std::size_t peer, TcpEvent& event);
   void give_up_late(const Doing& doing);
+  void begin_reset(const TcpOperation* current, const ResetNote& mine);
   bool reset_step(const ResetNote& mine, std::vector<std::optional<ResetNote>>& theirs);
+  void sleep_in_reset(const std::vector<std::optional<ResetNote>>& theirs,
+                      std::chrono::milliseconds limit);
+  [[noreturn]] void give_up_reset(const std::vector<std::optional<ResetNote>>& theirs);
   void throw_if_failed() const;
   std::string name(std::size_t peer) const;
   std::string last_of(std::size_t peer) const;

@@ -80,27 +80,27 @@ class Value {
 
   Value() = default;  // None
   // Makes a bool of Python.
-  explicit Value(bool value) : held_(value) {}
+  explicit Value(bool value);
   // Makes a int of Python.
-  explicit Value(std::int64_t value) : held_(value) {}
+  explicit Value(std::int64_t value);
   // Makes a int of Python.
-  explicit Value(int value) : held_(std::int64_t{value}) {}
+  explicit Value(int value);
   // Makes a float of Python.
-  explicit Value(double value) : held_(value) {}
+  explicit Value(double value);
   // Makes a str of Python.
-  explicit Value(std::string value) : held_(std::move(value)) {}
+  explicit Value(std::string value);
   // Makes a str of Python.
-  explicit Value(const char* value) : held_(std::string(value)) {}
+  explicit Value(const char* value);
   // Makes a list of Python.
-  explicit Value(List value) : held_(std::move(value)) {}
+  explicit Value(List value);
   // Makes a tuple of Python.
-  explicit Value(Tuple value) : held_(std::move(value)) {}
+  explicit Value(Tuple value);
   // Makes a dict of Python.
-  explicit Value(Dict value) : held_(std::move(value)) {}
+  explicit Value(Dict value);
   // Makes a torch.Tensor of Python.
-  explicit Value(TensorValue value) : held_(std::move(value)) {}
+  explicit Value(TensorValue value);
   // Makes an object that was passed over.
-  explicit Value(Object value) : held_(std::move(value)) {}
+  explicit Value(Object value);
 
   // Says whether it is None.
   bool none() const { return std::holds_alternative<std::monostate>(held_); }
@@ -133,5 +133,18 @@ struct Value::Entry {
   Key key;      // each once in its dict
   Value value;  // of any type
 };
+
+// They come after Entry, since clang looks into it.
+inline Value::Value(bool value) : held_(value) {}
+inline Value::Value(std::int64_t value) : held_(value) {}
+inline Value::Value(int value) : held_(std::int64_t{value}) {}
+inline Value::Value(double value) : held_(value) {}
+inline Value::Value(std::string value) : held_(std::move(value)) {}
+inline Value::Value(const char* value) : held_(std::string(value)) {}
+inline Value::Value(List value) : held_(std::move(value)) {}
+inline Value::Value(Tuple value) : held_(std::move(value)) {}
+inline Value::Value(Dict value) : held_(std::move(value)) {}
+inline Value::Value(TensorValue value) : held_(std::move(value)) {}
+inline Value::Value(Object value) : held_(std::move(value)) {}
 
 }  // namespace ddprun

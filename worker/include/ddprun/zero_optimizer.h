@@ -208,6 +208,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
 
   static std::vector<std::vector<at::Tensor>> tensors_of(const std::vector<Group>& groups) {
     std::vector<std::vector<at::Tensor>> tensors;
+    tensors.reserve(groups.size());
     for (const Group& group : groups) tensors.push_back(group.params());
     return tensors;
   }

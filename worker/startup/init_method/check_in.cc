@@ -98,6 +98,7 @@ std::string CheckIn::absent_text() {
 
 Result<std::vector<HostId>> CheckIn::hosts() {
   std::vector<std::string> places;
+  places.reserve(static_cast<std::size_t>(record_.ranks));
   for (int rank = 0; rank < record_.ranks; ++rank) places.push_back(place(rank));
   const auto texts = client_.multi_get(places);
   if (!texts) return lost(texts.error());

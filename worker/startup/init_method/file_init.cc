@@ -80,6 +80,7 @@ class RankAtFile {
   Result<void> hold();
   Result<void> replace(const std::string& text);
   Result<void> meet_as_rank0(store::Client client);
+  Result<bool> join_by(const std::string& text);
   Result<bool> join(const InitRecord& record);
   Result<void> place(CheckIn& check_in);
   std::string trace() const;
@@ -210,11 +211,7 @@ Result<std::unique_ptr<OwnStore>> RankAtFile::follow() {
     const auto there = file_.read();
     if (!there) return there.error();
     if (*there && !(*there)->empty()) {
-      const auto record = parse_record(**there);
-      if (!record)
-        return file_.error(ErrorCode::kInvalidArgument,
-                           "what is in it was not written by ranks that meet: name another file");
-      const auto joined = join(*record);
+      const auto joined = join_by(**there);
       if (!joined) return joined.error();
       if (*joined) return std::make_unique<OwnStore>();
     }
@@ -222,6 +219,15 @@ Result<std::unique_ptr<OwnStore>> RankAtFile::follow() {
     file_.wait(std::min(end_, Clock::now() + look));
   }
   return rank0_absent();
+}
+
+// Joins by the text of the file; see join().
+Result<bool> RankAtFile::join_by(const std::string& text) {
+  const auto record = parse_record(text);
+  if (!record)
+    return file_.error(ErrorCode::kInvalidArgument,
+                       "what is in it was not written by ranks that meet: name another file");
+  return join(*record);
 }
 
 // False if what the file says is of another run, which is over, or which has met without this rank.
@@ -243,7 +249,7 @@ Result<bool> RankAtFile::join(const InitRecord& record) {
     if (!ended) return ended.error();
     return false;
   }
-  const auto arrived = check_in.arrive(here_);
+  auto arrived = check_in.arrive(here_);
   if (!arrived || !*arrived) return arrived;
   auto all_here = check_in.all_here_by(wait_.until(end_));
   while (all_here && !*all_here && Clock::now() < end_) {

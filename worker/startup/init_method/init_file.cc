@@ -63,7 +63,7 @@ std::string fresh_id() {
   return id;
 }
 
-InitFile::InitFile(std::string path, std::string named) : named_(std::move(named)) {
+InitFile::InitFile(const std::string& path, std::string named) : named_(std::move(named)) {
   const auto slash = path.find_last_of('/');
   folder_ = path.substr(0, std::max<std::size_t>(slash, 1));
   name_ = path.substr(slash + 1);

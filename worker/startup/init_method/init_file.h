@@ -23,7 +23,7 @@ class InitFile {
 
   // `path` is absolute. `named` is how the user gave it; each error begins with it. Touches nothing
   // yet.
-  InitFile(std::string path, std::string named);
+  InitFile(const std::string& path, std::string named);
 
   // Whether this process may make files in the folder; an error says why not. All ranks ask, so
   // that those do not wait whose rank 0 cannot write.

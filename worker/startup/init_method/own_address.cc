@@ -16,7 +16,10 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
+#include <string>
 #include <system_error>
+#include <utility>
 
 namespace ddprun::worker {
 namespace {
@@ -36,6 +39,19 @@ std::vector<std::string_view> words_of(std::string_view list) {
 bool is_link_local(const sockaddr& address) {
   return address.sa_family == AF_INET6 &&
          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+// Returns the address as text; nothing if it is of another family, down, or of the link alone.
+std::optional<std::string> address_text(const ifaddrs& one, int family) {
+  const bool up = (one.ifa_flags & IFF_UP) != 0;
+  if (!up || one.ifa_addr == nullptr || one.ifa_addr->sa_family != family) return std::nullopt;
+  if (is_link_local(*one.ifa_addr)) return std::nullopt;
+  const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  std::array<char, NI_MAXHOST> text{};
+  const int why =
+      ::getnameinfo(one.ifa_addr, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  if (why != 0) return std::nullopt;
+  return text.data();
 }
 
 Error no_such_interface(const std::vector<InterfaceAddress>& all, const std::string& preference) {
@@ -109,17 +125,11 @@ Result<std::vector<InterfaceAddress>> interface_addresses() {
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(first, ::freeifaddrs);
   std::vector<InterfaceAddress> all;
   for (const int family : {AF_INET, AF_INET6}) {
-    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     for (const ifaddrs* one = list.get(); one != nullptr; one = one->ifa_next) {
-      std::array<char, NI_MAXHOST> text{};
-      const bool up = (one->ifa_flags & IFF_UP) != 0;
-      if (!up || one->ifa_addr == nullptr || one->ifa_addr->sa_family != family) continue;
-      if (is_link_local(*one->ifa_addr)) continue;
-      if (::getnameinfo(one->ifa_addr, length, text.data(), text.size(), nullptr, 0,
-                        NI_NUMERICHOST) != 0)
-        continue;
+      auto address = address_text(*one, family);
+      if (!address) continue;
       all.push_back({.interface = one->ifa_name,
-                     .address = text.data(),
+                     .address = std::move(*address),
                      .is_loopback = (one->ifa_flags & IFF_LOOPBACK) != 0});
     }
   }

@@ -27,6 +27,9 @@ std::uint16_t port_number(const WorkerEnv& world, int next) {
 // Rank 0's. The program has no loop of its own.
 class Rank0Store final : public OwnStore {
  public:
+  Rank0Store() = default;
+  Rank0Store(const Rank0Store&) = delete;
+  Rank0Store& operator=(const Rank0Store&) = delete;
   ~Rank0Store() override {
     loop_.stop();
     if (thread_.joinable()) thread_.join();

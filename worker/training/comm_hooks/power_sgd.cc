@@ -150,7 +150,7 @@ class PowerSgd {
     std::int64_t qs = 0;
     const auto part = [](const at::Tensor& flat, std::int64_t& begin, std::int64_t rows,
                          std::int64_t rank) {
-      const at::Tensor thin = flat.narrow(0, begin, rows * rank).view({1, rows, rank});
+      at::Tensor thin = flat.narrow(0, begin, rows * rank).view({1, rows, rank});
       begin += rows * rank;
       return thin;
     };

@@ -5,8 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <numeric>
-#include <ranges>
 #include <string>
+#include <vector>
 
 namespace ddprun::worker {
 
@@ -46,9 +46,13 @@ void BucketLayout::write(LogRecord& record, const BucketPlan& plan,
     return bytes;
   };
   const auto sizes_of = [&](const BucketPlan& of) {
-    return fmt::format("{}", fmt::join(of | std::views::transform(bytes_of), ", "));
+    std::vector<std::size_t> bytes;
+    bytes.reserve(of.size());
+    for (const auto& bucket : of) bytes.push_back(bytes_of(bucket));
+    return fmt::format("{}", fmt::join(bytes, ", "));
   };
   std::vector<std::string> indices;
+  indices.reserve(plan.size());
   for (const auto& bucket : plan) indices.push_back(fmt::format("{}", fmt::join(bucket, " ")));
   record.texts["bucket_sizes"] = sizes_of(first_);
   record.texts["rebuilt_bucket_sizes"] = rebuilt_ ? sizes_of(plan) : "";

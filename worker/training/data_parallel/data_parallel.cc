@@ -121,6 +121,7 @@ std::vector<NamedParameter> frozen_ones(const std::vector<NamedTensor>& paramete
 
 // PyTorch's variable, in its only value that does something (Reducer::rebuild_buckets, 2.11).
 bool last_bucket_is_small() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
   const char* value = std::getenv("DDP_SET_LAST_BUCKET_CAP");
   return value != nullptr && std::string_view(value) == "1";
 }
@@ -285,6 +286,7 @@ void DataParallel::end_forward(const std::vector<at::Tensor*>& outputs) {
   if (no_sync_depth_ > 0) reducer_->begin_silent_pass();
   if (synchronising && trains_) {
     std::vector<at::Tensor> tensors;
+    tensors.reserve(outputs.size());
     for (const at::Tensor* output : outputs) tensors.push_back(*output);
     reducer_->arm(tensors);
   }

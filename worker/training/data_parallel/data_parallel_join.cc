@@ -21,7 +21,7 @@ void DataParallel::begin_join(JoinContext& context, bool leads) {
 }
 
 JoinIteration DataParallel::meet_joined(const JoinReport& mine) {
-  const JoinIteration round = join_->meet(mine);
+  JoinIteration round = join_->meet(mine);
   see_round(round);
   if (!join_->options().divide_by_initial_world_size) reducer_->divide_by(round.active);
   return round;

@@ -64,12 +64,11 @@ at::Tensor no_rows_of(const at::Tensor& parameter) {
 
 }  // namespace
 
-GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters,
-                                 const std::vector<bool>& sparse, const std::vector<bool>& delayed,
+GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const Marks& marks,
                                  Collective& collective, GradientMode mode,
                                  std::span<const std::size_t> first_limits_bytes)
     : parameters_(std::move(parameters)),
-      sizes_(sizes_of(parameters_, sparse, delayed)),
+      sizes_(sizes_of(parameters_, marks.sparse, marks.delayed)),
       mode_(mode),
       memory_(stay() ? nullptr : collective.allocate(layout_bytes_max(sizes_))) {
   carve(plan_first_buckets(sizes_, first_limits_bytes));

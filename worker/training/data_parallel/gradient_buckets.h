@@ -34,12 +34,16 @@ enum class GradientMode {
 
 class GradientBuckets {
  public:
+  // Both by parameter (ParameterSize).
+  struct Marks {
+    const std::vector<bool>& sparse;
+    const std::vector<bool>& delayed;
+  };
+
   // All ranks must call it. Allocates memory that holds any plan of these parameters. Divides it by
-  // the first plan, whose buckets have these limits (plan_first_buckets). `sparse` and `delayed`:
-  // by parameter (ParameterSize).
-  GradientBuckets(std::vector<NamedTensor> parameters, const std::vector<bool>& sparse,
-                  const std::vector<bool>& delayed, Collective& collective, GradientMode mode,
-                  std::span<const std::size_t> first_limits_bytes);
+  // the first plan, whose buckets have these limits (plan_first_buckets).
+  GradientBuckets(std::vector<NamedTensor> parameters, const Marks& marks, Collective& collective,
+                  GradientMode mode, std::span<const std::size_t> first_limits_bytes);
 
   // Ends kStay: from now on gradients go through the buckets. These get memory of the collective
   // and, in view mode, the gradients that are there already. Before the first pass that is summed.

@@ -29,6 +29,7 @@ GradientMode mode_of(GradientMode asked, int ranks) {
 std::vector<NamedParameter> with_frozen(const std::vector<NamedTensor>& trained,
                                         const std::vector<NamedParameter>& frozen) {
   std::vector<NamedParameter> all;
+  all.reserve(trained.size() + frozen.size());
   for (const auto& [name, tensor] : trained) all.push_back({name, tensor});
   all.insert(all.end(), frozen.begin(), frozen.end());
   return all;
@@ -40,7 +41,7 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
                                  Options options)
     : collective_(collective),
       options_(std::move(options)),
-      buckets_(std::move(parameters), options_.sparse, options_.delayed, collective,
+      buckets_(std::move(parameters), {options_.sparse, options_.delayed}, collective,
                mode_of(options_.mode, collective.world_size()), options_.first_limits_bytes),
       layout_(buckets_.plan()),
       queue_(buckets_.plan()),

@@ -55,8 +55,10 @@ constexpr std::array kVariables{
 
 void write_environment(LogRecord& record) {
   for (const auto& [key, variable, older] : kVariables) {
+    // NOLINTBEGIN(concurrency-mt-unsafe): no thread changes the environment
     const char* value = std::getenv(variable);
     if (value == nullptr && older != nullptr) value = std::getenv(older);
+    // NOLINTEND(concurrency-mt-unsafe)
     record.texts[key] = value == nullptr ? "N/A" : value;
   }
   record.numbers["gloo_num_threads"] = 0;  // bytes move in the training thread

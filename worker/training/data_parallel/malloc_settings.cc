@@ -13,11 +13,14 @@ namespace ddprun::worker {
 std::string set_up_malloc() {
   for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_",
                            "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES"}) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
     if (std::getenv(name) != nullptr) return name;
   }
   constexpr int kMappedFrom = 32 << 20;
+  // NOLINTBEGIN(concurrency-mt-unsafe): glibc's takes the lock of its memory
   ::mallopt(M_MMAP_THRESHOLD, kMappedFrom);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  // NOLINTEND(concurrency-mt-unsafe)
   return {};
 }
 

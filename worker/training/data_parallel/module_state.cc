@@ -251,6 +251,7 @@ std::vector<bool> sparse_ones(const torch::nn::Module& module,
     found.insert(named->tensor.unsafeGetTensorImpl());
   }
   std::vector<bool> sparse;
+  sparse.reserve(parameters.size());
   for (const auto& [name, tensor] : parameters) {
     sparse.push_back(found.contains(tensor.unsafeGetTensorImpl()));
   }

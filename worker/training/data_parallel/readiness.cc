@@ -76,7 +76,7 @@ class UnusedParameters final : public Readiness {
     return ready_;
   }
 
-  void follow(std::vector<const Node*> accumulators) override {
+  void follow(std::vector<const Node*>&& accumulators) override {
     accumulators_ = std::move(accumulators);
   }
 

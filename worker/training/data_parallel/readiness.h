@@ -42,7 +42,7 @@ class Readiness {
   [[nodiscard]] virtual Ready on_hook(std::size_t parameter) = 0;
 
   // The nodes that add to `.grad` are others now.
-  virtual void follow(std::vector<const torch::autograd::Node*> /*accumulators*/) {}
+  virtual void follow(std::vector<const torch::autograd::Node*>&& /*accumulators*/) {}
 
   // Returns whether this pass must ask which parameters any rank used.
   virtual bool asks_for_use() const { return false; }

@@ -37,7 +37,7 @@ class Leaving {
 JoinIteration JoinContext::meet(const JoinReport& mine) {
   over_ = true;  // unless all is well
   const auto reports = ranks_.all_gather_bytes(std::as_bytes(std::span(&mine, 1)));
-  const JoinIteration round = read_reports(reports);
+  JoinIteration round = read_reports(reports);
   if (options_.throw_on_early_termination) {
     const std::string why = early_end(round, ranks_.rank(), mine.active);
     if (!why.empty()) throw std::runtime_error(why);

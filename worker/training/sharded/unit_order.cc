@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <ranges>
 #include <utility>
 
 namespace ddprun::worker {
@@ -38,9 +37,9 @@ std::optional<std::size_t> UnitOrder::begin_backward(std::size_t unit) {
 std::vector<std::size_t> UnitOrder::complete(std::size_t unit) {
   if (const auto at = find(unit); at != pass_.end()) at->complete = true;
   std::vector<std::size_t> sums;
-  for (Step& step : std::views::reverse(pass_)) {
-    if (!step.complete) break;
-    if (!std::exchange(step.summed, true)) sums.push_back(step.unit);
+  for (auto step = pass_.rbegin(); step != pass_.rend(); ++step) {
+    if (!step->complete) break;
+    if (!std::exchange(step->summed, true)) sums.push_back(step->unit);
   }
   return sums;
 }
@@ -49,8 +48,8 @@ std::vector<std::size_t> UnitOrder::end_backward() {
   std::vector<std::size_t> sums;
   expected_.clear();
   for (const Step& step : pass_) expected_.push_back(step.unit);
-  for (const Step& step : std::views::reverse(pass_)) {
-    if (!step.summed) sums.push_back(step.unit);
+  for (auto step = pass_.rbegin(); step != pass_.rend(); ++step) {
+    if (!step->summed) sums.push_back(step->unit);
   }
   pass_.clear();
   return sums;

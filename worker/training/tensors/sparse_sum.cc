@@ -79,7 +79,7 @@ std::vector<at::Tensor> gather_tensors(const at::Tensor& mine, std::int64_t dim,
 
 at::Tensor sum_sparse(const at::Tensor& mine, Collective& collective) {
   const at::NoGradGuard no_grad;
-  const at::Tensor input = mine.coalesce();
+  at::Tensor input = mine.coalesce();
   if (collective.world_size() == 1) return input;
   const auto headers = gather_headers(input, collective);
   const auto indices = gather_tensors(input.indices(), 1, headers, collective);

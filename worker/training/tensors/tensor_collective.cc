@@ -249,7 +249,7 @@ at::Tensor TensorCollective::reduce_scatter(const at::Tensor& tensor, Reduction 
   Work launched = prepare(plain(tensor), reduction, name);
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
   sizes[0] /= ranks;
-  const at::Tensor result = at::empty(sizes, launched.row_.options());
+  at::Tensor result = at::empty(sizes, launched.row_.options());
   launched.part_ = (result.is_complex() ? at::view_as_real(result) : result).view({-1});
   launch_and_take_all(launched);
   return result;
