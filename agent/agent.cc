@@ -12,6 +12,7 @@
 
 #include "agent/core/exit_code.h"
 #include "agent/core/lifecycle.h"
+#include "agent/guardian/shared_lease.h"
 #include "agent/monitors/monitors.h"
 #include "agent/monitors/record_watch.h"
 #include "agent/monitors/status_port.h"
@@ -22,9 +23,8 @@
 #include "agent/processes/process.h"
 #include "agent/report/events.h"
 #include "agent/report/reporter.h"
-#include "agent/shared_lease.h"
 #include "agent/signals_and_exits.h"
-#include "agent/worker_group.h"
+#include "agent/worker_group/worker_group.h"
 #include "base/alarm.h"
 #include "base/duration.h"
 #include "base/limit_hint.h"

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "agent/core/config.h"
-#include "agent/guardian.h"
+#include "agent/guardian/guardian.h"
 
 namespace ddprun::agent {
 

@@ -10,7 +10,7 @@
 
 #include "agent/core/config.h"
 #include "agent/core/stop_requests.h"
-#include "agent/guardian.h"
+#include "agent/guardian/guardian.h"
 #include "base/loop.h"
 
 namespace ddprun::agent {

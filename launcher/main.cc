@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "agent/agent.h"
-#include "agent/guardian.h"
+#include "agent/guardian/guardian.h"
 #include "agent/processes/job_cookie.h"
 #include "agent/report/error_record.h"
 #include "agent/report/record_file.h"

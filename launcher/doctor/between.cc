@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "agent/agent.h"
-#include "agent/guardian.h"
+#include "agent/guardian/guardian.h"
 #include "launcher/doctor/peers.h"
 #include "launcher/job/command.h"
 

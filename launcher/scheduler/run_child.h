@@ -1,6 +1,6 @@
 // Asks what may never answer in a child of this process. It may be a resolver, a dead file server,
 // or a driver. The child is killed when its time is over. Nothing of it is left in this process, no
-// thread above all: the agent is forked later (agent/guardian.h). Main thread, at start.
+// thread above all: the agent is forked later (agent/guardian/guardian.h). Main thread, at start.
 #pragma once
 
 #include <chrono>

@@ -20,7 +20,7 @@
 #include "agent/processes/children.h"
 #include "agent/processes/containment.h"
 #include "agent/standby/standbys.h"
-#include "agent/store_gate.h"
+#include "agent/worker_group/store_gate.h"
 #include "base/loop.h"
 #include "rendezvous/core/rendezvous.h"
 

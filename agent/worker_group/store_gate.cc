@@ -1,4 +1,4 @@
-#include "agent/store_gate.h"
+#include "agent/worker_group/store_gate.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

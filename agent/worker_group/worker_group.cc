@@ -1,4 +1,4 @@
-#include "agent/worker_group.h"
+#include "agent/worker_group/worker_group.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // The users of this host that are admitted to the store. tests/jobs/store_users_test.py has real
 // connections.
-#include "agent/store_gate.h"
+#include "agent/worker_group/store_gate.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "agent/guardian.h"
+#include "agent/guardian/guardian.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "agent/shared_lease.h"
+#include "agent/guardian/shared_lease.h"
 
 #include <unistd.h>
 

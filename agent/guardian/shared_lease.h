@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "agent/core/clock.h"
-#include "agent/guardian.h"
+#include "agent/guardian/guardian.h"
 #include "base/alarm.h"
 #include "base/loop.h"
 
