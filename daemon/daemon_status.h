@@ -7,8 +7,8 @@
 
 #include "daemon/job_table.h"
 #include "rendezvous/control/job_control.h"
+#include "rendezvous/control/pages/status_report.h"
 #include "rendezvous/host/host.h"
-#include "rendezvous/pages/status_report.h"
 
 namespace ddprun::daemon {
 

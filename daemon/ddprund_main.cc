@@ -31,8 +31,8 @@
 #include "daemon/memory.h"
 #include "daemon/service_manager.h"
 #include "proto/token_file.h"
+#include "rendezvous/control/pages/status_pages.h"
 #include "rendezvous/election/find_etcd.h"
-#include "rendezvous/pages/status_pages.h"
 
 namespace ddprun::daemon {
 namespace {

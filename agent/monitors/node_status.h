@@ -13,7 +13,7 @@
 #include "agent/core/lifecycle.h"
 #include "agent/network/node_services.h"
 #include "agent/report/incident_log.h"
-#include "rendezvous/pages/status_report.h"
+#include "rendezvous/control/pages/status_report.h"
 
 namespace ddprun::agent {
 

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/net/addresses.h"
 #include "base/net/listener.h"
-#include "rendezvous/pages/status_pages.h"
+#include "rendezvous/control/pages/status_pages.h"
 
 namespace ddprun::agent {
 

@@ -10,8 +10,8 @@
 
 #include "base/log.h"
 #include "base/net/name_lookup.h"
+#include "base/pem.h"
 #include "proto/token_file.h"
-#include "rendezvous/trust/tls_files.h"
 
 namespace ddprun::rendezvous {
 namespace {

@@ -7,12 +7,10 @@
 #include <cstddef>
 #include <string>
 
+#include "base/pem.h"
 #include "base/result.h"
 
 namespace ddprun::rendezvous {
-
-// The most bytes of one PEM file.
-inline constexpr std::size_t kMaxPemBytes = 1 << 20;
 
 // Paths. Empty ones mean no TLS.
 struct TlsFiles {

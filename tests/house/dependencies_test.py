@@ -15,7 +15,7 @@ import unittest
 from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_tests
 
 RENDEZVOUS = {"rendezvous/core", "rendezvous/host", "rendezvous/trust", "rendezvous/grpc", "rendezvous/election", "rendezvous/failover",
-              "rendezvous/control", "rendezvous/pages"}
+              "rendezvous/control", "rendezvous/control/pages"}
 WORKER = {"worker/collective/core", "worker/collective/kernels", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical",
           "worker/collective/nccl", "worker/training/tensors", "worker/training/averages", "worker/training/data_parallel", "worker/training/comm_hooks",
           "worker/training/amp", "worker/training/replicas", "worker/training/join", "worker/training/norm", "worker/training/zero", "worker/training/sharded",
@@ -33,16 +33,16 @@ MAY_INCLUDE = {
     "rendezvous/host": {"base/net", "rendezvous/core"},
     "rendezvous/trust": {"proto"},
     "rendezvous/grpc": {"proto", "base/net", "rendezvous/core", "rendezvous/host", "rendezvous/trust"},
-    "rendezvous/election": {"proto", "base/net", "rendezvous/core", "rendezvous/grpc", "rendezvous/trust"},
+    "rendezvous/election": {"proto", "base/net", "rendezvous/core", "rendezvous/grpc"},
     "rendezvous/failover": {"base/net", "rendezvous/core", "rendezvous/election"},
     "rendezvous/control": {"proto", "base/net", "rendezvous/core", "rendezvous/host", "rendezvous/grpc", "rendezvous/trust"},
-    "rendezvous/pages": {"base/net/http"},
+    "rendezvous/control/pages": {"base/net/http"},
     "agent/core": {"proto", "rendezvous/core/rendezvous.h", "rendezvous/core/keep_alive.h", "rendezvous/election/etcd_plan.h"},
     "agent/processes": {"proto", "agent/core"},
     "agent/output": {"proto", "agent/core"},
     "agent/report": {"proto", "base/net", "rendezvous/core/rendezvous.h", "agent/core", "agent/processes", "agent/output"},
     "agent/standby": {"proto", "agent/core", "agent/processes"},
-    "agent/monitors": {"proto", "base/net", "base/net/http", "rendezvous/pages", "agent/core", "agent/network", "agent/output", "agent/processes", "agent/report"},
+    "agent/monitors": {"proto", "base/net", "base/net/http", "rendezvous/control/pages", "agent/core", "agent/network", "agent/output", "agent/processes", "agent/report"},
     "agent/network": {"proto", "base/net", "store", *RENDEZVOUS, "agent/core"},
     "agent/guardian": {"agent/core", "agent/processes", "agent/output"},
     "agent/worker_group": {"proto", "store", "agent/core", "agent/processes", "agent/output", "agent/standby"},

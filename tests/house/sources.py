@@ -7,7 +7,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Each is a folder with a CMakeLists.txt of its own; a sub-room lies in the folder of its room.
-ROOMS = ("base/net/http", "base/net", "base", "proto", "store", "rendezvous/core", "rendezvous/host", "rendezvous/trust", "rendezvous/grpc", "rendezvous/election", "rendezvous/failover", "rendezvous/control", "rendezvous/pages", "daemon/manual", "daemon", "agent/core", "agent/processes", "agent/output", "agent/report", "agent/monitors",
+ROOMS = ("base/net/http", "base/net", "base", "proto", "store", "rendezvous/core", "rendezvous/host", "rendezvous/trust", "rendezvous/grpc", "rendezvous/election", "rendezvous/failover", "rendezvous/control/pages", "rendezvous/control", "daemon/manual", "daemon", "agent/core", "agent/processes", "agent/output", "agent/report", "agent/monitors",
          "agent/network", "agent/standby", "agent/guardian", "agent/worker_group", "agent", "launcher/scheduler", "launcher/options", "launcher/job", "launcher/doctor", "launcher/manual", "launcher", "worker/collective/core", "worker/collective/kernels", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical", "worker/collective/nccl", "worker/training/tensors",
          "worker/training/data_parallel", "worker/training/averages", "worker/training/comm_hooks", "worker/training/amp", "worker/training/replicas", "worker/training/join", "worker/training/norm", "worker/training/zero", "worker/training/sharded", "worker/startup/init_method", "worker/startup", "worker/data", "worker/checkpoint", "worker/include/ddprun", "examples/readers", "examples/readers/include/ddprun")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)

@@ -87,7 +87,7 @@ TEST_F(TlsFilesTest, AreNoPem) {
             starts("tls_key", "one-key.pem") + "expected a private key in PEM, without a password");
   EXPECT_EQ(problem(folder.write("one", right.key, right)),
             starts("tls_ca", "one-ca.pem") + "expected a certificate in PEM");
-  EXPECT_EQ(problem_of({right.cert, "-----BEGIN" + std::string(rendezvous::kMaxPemBytes, 'x')}),
+  EXPECT_EQ(problem_of({right.cert, "-----BEGIN" + std::string(kMaxPemBytes, 'x')}),
             starts("tls_key", "one-key.pem") +
                 "expected a readable PEM file: it has 1048586 bytes, more than 1048576");
 }

@@ -1,4 +1,4 @@
-#include "rendezvous/pages/status_page.h"
+#include "rendezvous/control/pages/status_page.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "rendezvous/pages/status_pages.h"
+#include "rendezvous/control/pages/status_pages.h"
 
 #include <fmt/format.h>
 
 #include "base/shown_text.h"
-#include "rendezvous/pages/metrics_text.h"
-#include "rendezvous/pages/status_page.h"
+#include "rendezvous/control/pages/metrics_text.h"
+#include "rendezvous/control/pages/status_page.h"
 
 namespace ddprun::http {
 namespace {

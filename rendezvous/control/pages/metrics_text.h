@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/pages/status_report.h"
+#include "rendezvous/control/pages/status_report.h"
 
 namespace ddprun::http {
 

@@ -1,4 +1,4 @@
-#include "rendezvous/pages/metrics_text.h"
+#include "rendezvous/control/pages/metrics_text.h"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/net/http/server.h"
-#include "rendezvous/pages/status_report.h"
+#include "rendezvous/control/pages/status_report.h"
 
 namespace ddprun::http {
 
