@@ -27,10 +27,10 @@
 #include "launcher/doctor/doctor.h"
 #include "launcher/job/command.h"
 #include "launcher/job/host_facts.h"
+#include "launcher/job/inheritance.h"
 #include "launcher/job/numa_sysfs.h"
 #include "launcher/job/plan.h"
 #include "launcher/options/options.h"
-#include "launcher/scheduler/shared_token.h"
 #include "proto/token_file.h"
 
 namespace ddprun::launcher {
@@ -61,12 +61,6 @@ struct Failures {
   }
 };
 
-std::vector<std::string> process_variables() {
-  std::vector<std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
-  return variables;
-}
-
 // If a standard descriptor is closed, the next file that is opened gets its number. Text for the
 // console would go into that file. So closed ones lead to /dev/null.
 void fill_standard_descriptors() {
@@ -85,24 +79,6 @@ Result<Command> worker_command(const Options& options, const EnvLookup& env) {
   const auto numa = read_numa_facts("/", allowed_cpus(), env("CUDA_VISIBLE_DEVICES"));
   if (!numa) return Error(numa.error().code(), "--numa-binding: " + numa.error().message());
   return bind_to_cpus(*std::move(command), options, *numa, facts);
-}
-
-// Takes from this process the values that a job, or the doctor's, needs. The token is out of our
-// environment from now on. A process that may read /proc/<pid>/environ would have it.
-Result<Inheritance> take_inheritance(const Options& options, const EnvLookup& env,
-                                     const std::string& called) {
-  const auto token = job_token(options, env);
-  if (!token) return token.error();
-  Inheritance inherited{.variables = process_variables(),
-                        .token = *token,
-                        .token_is_optional = token->empty(),
-                        .job_cookie = agent::make_job_cookie().text(),
-                        .called = called};
-  wipe_variable(kTokenVariable);
-  const auto path = shared_token_path(env);
-  if (token->empty() && options.nodes.max > 1 && path)
-    inherited.token = make_shared_token(*path).value_or("");
-  return inherited;
 }
 
 // Returns the name of this node if several nodes may share a console. Lines begin with it.

@@ -50,7 +50,7 @@ MAY_INCLUDE = {
               "agent/monitors", "agent/network", "agent/standby", "agent/guardian", "agent/worker_group"},
     "launcher/scheduler": {"proto"},
     "launcher/options": {"proto", "base/net", "agent/core/config.h", "launcher/scheduler"},
-    "launcher/job": {"proto", "agent", "agent/core", "launcher/options", "launcher/scheduler"},
+    "launcher/job": {"proto", "agent", "agent/core", "agent/processes", "launcher/options", "launcher/scheduler"},
     "launcher/doctor": {"proto", "base/net", "store", "agent", "agent/processes", "launcher/job", "launcher/options", "launcher/scheduler"},
     "launcher/manual": {"launcher/options"},
     "launcher": {"proto", "base/net", "agent", "agent/guardian", "agent/processes", "agent/report", "launcher/doctor", "launcher/job", "launcher/options",
