@@ -17,7 +17,7 @@ from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_test
 RENDEZVOUS = {"rendezvous/core", "rendezvous/host", "rendezvous/trust", "rendezvous/grpc", "rendezvous/election", "rendezvous/failover",
               "rendezvous/control", "rendezvous/control/pages"}
 WORKER = {"worker/collective/core", "worker/collective/kernels", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical",
-          "worker/collective/nccl", "worker/training/tensors", "worker/training/averages", "worker/training/data_parallel", "worker/training/comm_hooks",
+          "worker/collective/nccl", "worker/training/tensors", "worker/training/tensors/averages", "worker/training/data_parallel", "worker/training/comm_hooks",
           "worker/training/amp", "worker/training/replicas", "worker/training/join", "worker/training/norm", "worker/training/zero", "worker/training/sharded",
           "worker/startup/init_method", "worker/startup", "worker/data", "worker/checkpoint"}
 FACE, READERS_FACE = "worker/include/ddprun", "examples/readers/include/ddprun"
@@ -65,8 +65,8 @@ MAY_INCLUDE = {
     "worker/collective/nccl": {"proto", "worker/collective/core"},
     "worker/training/tensors": {"proto", "worker/collective/core"},
     "worker/training/join": {"proto", "worker/collective/core"},
-    "worker/training/averages": {"worker/collective/core"},
-    "worker/training/data_parallel": {"proto", "worker/collective/core", "worker/training/join", "worker/training/tensors", "worker/training/averages"},
+    "worker/training/tensors/averages": {"worker/collective/core"},
+    "worker/training/data_parallel": {"proto", "worker/collective/core", "worker/training/join", "worker/training/tensors", "worker/training/tensors/averages"},
     "worker/training/comm_hooks": {"worker/collective/core", "worker/training/tensors", "worker/training/data_parallel"},
     "worker/training/amp": {"worker/collective/core", "worker/training/data_parallel", "worker/training/tensors/stepped_tensors.h"},
     "worker/training/replicas": set(),

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "worker/training/averages/same_weights.h"
+#include "worker/training/tensors/averages/same_weights.h"
 
 namespace ddprun::worker {
 namespace {

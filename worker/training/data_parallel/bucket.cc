@@ -4,14 +4,12 @@
 #include <stdexcept>
 #include <utility>
 
-#include "worker/training/data_parallel/bucket_name.h"
+#include "worker/training/tensors/bucket_name.h"
 #include "worker/training/tensors/summable.h"
 
 namespace ddprun {
 
 using namespace worker;
-
-OperationName worker::name_of_bucket(std::size_t index) { return fmt::format("bucket {}", index); }
 
 Bucket::Bucket(std::size_t index, bool last, at::Tensor buffer, std::vector<at::Tensor> parameters,
                Collective& collective)

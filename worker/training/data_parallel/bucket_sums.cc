@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "worker/training/data_parallel/bucket_name.h"
+#include "worker/training/tensors/bucket_name.h"
 #include "worker/training/tensors/sparse_sum.h"
 
 namespace ddprun::worker {

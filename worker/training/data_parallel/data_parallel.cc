@@ -14,11 +14,11 @@
 
 #include "base/log.h"
 #include "worker/collective/core/record_file.h"
-#include "worker/training/averages/parameter_index.h"
 #include "worker/training/data_parallel/gradient_reducer.h"
 #include "worker/training/data_parallel/malloc_settings.h"
 #include "worker/training/data_parallel/module_state.h"
 #include "worker/training/data_parallel/output_sink.h"
+#include "worker/training/tensors/averages/parameter_index.h"
 #include "worker/training/tensors/summable.h"
 
 namespace ddprun {

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "worker/training/averages/parameter_index.h"
 #include "worker/training/data_parallel/gradient_reducer.h"
+#include "worker/training/tensors/averages/parameter_index.h"
 
 namespace ddprun {
 

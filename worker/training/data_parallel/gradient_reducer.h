@@ -22,10 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "worker/training/averages/gradient_hooks.h"
-#include "worker/training/averages/gradient_origins.h"
-#include "worker/training/averages/named_parameter.h"
-#include "worker/training/averages/same_weights.h"
 #include "worker/training/data_parallel/bucket_layout.h"
 #include "worker/training/data_parallel/bucket_queue.h"
 #include "worker/training/data_parallel/bucket_sums.h"
@@ -35,6 +31,10 @@
 #include "worker/training/data_parallel/pass_messages.h"
 #include "worker/training/data_parallel/readiness.h"
 #include "worker/training/data_parallel/used_map.h"
+#include "worker/training/tensors/averages/gradient_hooks.h"
+#include "worker/training/tensors/averages/gradient_origins.h"
+#include "worker/training/tensors/averages/named_parameter.h"
+#include "worker/training/tensors/averages/same_weights.h"
 
 namespace ddprun::worker {
 

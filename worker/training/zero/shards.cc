@@ -16,7 +16,7 @@
 
 #include "base/hash.h"
 #include "worker/collective/core/shared_buffer.h"
-#include "worker/training/data_parallel/bucket_name.h"
+#include "worker/training/tensors/bucket_name.h"
 #include "worker/training/tensors/summable.h"
 #include "worker/training/tensors/wrapped_number.h"
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/training/averages/named_parameter.h"
+#include "worker/training/tensors/averages/named_parameter.h"
 
 namespace ddprun::worker {
 

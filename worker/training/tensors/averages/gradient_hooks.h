@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "worker/training/averages/named_parameter.h"
+#include "worker/training/tensors/averages/named_parameter.h"
 
 namespace torch::autograd {
 struct Node;

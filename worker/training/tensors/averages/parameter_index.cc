@@ -1,4 +1,4 @@
-#include "worker/training/averages/parameter_index.h"
+#include "worker/training/tensors/averages/parameter_index.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "worker/training/averages/step_settings.h"
+#include "worker/training/tensors/averages/step_settings.h"
 
 #include <fmt/format.h>
 #include <gnu/libc-version.h>

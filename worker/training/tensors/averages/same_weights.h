@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "worker/collective/core/equal_word.h"
-#include "worker/training/averages/named_parameter.h"
-#include "worker/training/averages/step_settings.h"
+#include "worker/training/tensors/averages/named_parameter.h"
+#include "worker/training/tensors/averages/step_settings.h"
 
 namespace ddprun::worker {
 

@@ -1,4 +1,4 @@
-#include "worker/training/averages/same_weights.h"
+#include "worker/training/tensors/averages/same_weights.h"
 
 #include <fmt/format.h>
 

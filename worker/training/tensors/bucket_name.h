@@ -2,12 +2,13 @@
 #pragma once
 
 #include <ddprun/collective.h>
+#include <fmt/format.h>
 
 #include <cstddef>
 
 namespace ddprun::worker {
 
 // "bucket 3".
-OperationName name_of_bucket(std::size_t index);
+inline OperationName name_of_bucket(std::size_t index) { return fmt::format("bucket {}", index); }
 
 }  // namespace ddprun::worker

@@ -1,4 +1,4 @@
-#include "worker/training/averages/gradient_origins.h"
+#include "worker/training/tensors/averages/gradient_origins.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "worker/training/averages/gradient_hooks.h"
+#include "worker/training/tensors/averages/gradient_hooks.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
