@@ -1,4 +1,4 @@
-// What a job takes from the process of the launcher: variables, the token, a fresh cookie.
+// Takes from the process of the launcher the needs of a job: variables, the token, a fresh cookie.
 #pragma once
 
 #include <string>
