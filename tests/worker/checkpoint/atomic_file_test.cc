@@ -14,6 +14,7 @@
 #include <string>
 
 #include "tests/examples/temporary_folder.h"
+#include "tests/support/under_tsan.h"
 
 namespace ddprun::worker {
 namespace {
@@ -186,7 +187,7 @@ void kill_a_writer_after(int writes, const std::filesystem::path& path,
 
 TEST_F(AtomicFileTest, IsWholeAfterAKillAtAnyMoment) {
   int caught_writing = 0;
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < support::less_under_tsan(30, 9); ++round) {
     kill_a_writer_after(1 + round % 3, path(), temporary());
     const std::string bytes = read_bytes(path());
     ASSERT_EQ(bytes.size(), kLargeBytes);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/support/under_tsan.h"
 #include "tests/worker/checkpoint/memory_files.h"
 #include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/pickle.h"
@@ -182,12 +183,14 @@ TEST(CheckpointFile, RefusesAFileCutShortAnywhere) {
 TEST(CheckpointFile, SurvivesEveryDamagedByte) {
   const std::string whole = python_file();
   int refused = 0;
-  for (std::size_t i = 0; i < whole.size(); ++i) {
+  // One in seven meets each bit of a byte, too.
+  constexpr std::size_t kStep = support::less_under_tsan(1, 7);
+  for (std::size_t i = 0; i < whole.size(); i += kStep) {
     std::string damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << (i % 8)));
     if (one_line_error(damaged) != "no error") ++refused;
   }
-  EXPECT_GT(refused, 1000) << "else nothing was looked at";
+  EXPECT_GT(refused, 1000 / kStep) << "else nothing was looked at";
 }
 
 // As above, but behind the CRC.

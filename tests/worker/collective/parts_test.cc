@@ -118,47 +118,67 @@ std::vector<int> owners_of(const std::vector<Part>& parts, std::size_t count) {
 struct Memories {
   explicit Memories(Collective& ranks)
       : whole(ranks.allocate(kMostElements * 8)), parts(ranks.allocate(kMostElements * 8)) {}
+  std::vector<std::byte> before = std::vector<std::byte>(kMostElements * 8);
   std::shared_ptr<std::byte> whole;
   std::shared_ptr<std::byte> parts;
 };
 
-bool same(const std::byte* a, const std::byte* b, std::size_t i, Dtype dtype) {
-  return std::memcmp(a + i * size_of(dtype), b + i * size_of(dtype), size_of(dtype)) == 0;
+// Some elements in line that have one owner.
+struct Stretch {
+  int owner = 0;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+std::vector<Stretch> stretches_of(const std::vector<int>& owners) {
+  std::vector<Stretch> stretches;
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    if (stretches.empty() || stretches.back().owner != owners[i])
+      stretches.push_back({owners[i], i, i});
+    ++stretches.back().end;
+  }
+  return stretches;
+}
+
+bool same(const std::byte* a, const std::byte* b, const Stretch& stretch, Dtype dtype) {
+  const std::size_t size = size_of(dtype);
+  return std::memcmp(a + stretch.begin * size, b + stretch.begin * size,
+                     (stretch.end - stretch.begin) * size) == 0;
 }
 
 void compare(Collective& ranks, const Memories& memories, Flat flat, const std::vector<Part>& parts,
              Reduction reduction) {
-  const auto owners = owners_of(parts, flat.count);
-  std::vector<std::byte> before(flat.bytes());
-  fill(before.data(), flat.count, flat.dtype, ranks.rank());
-  std::ranges::copy(before, memories.whole.get());
-  std::ranges::copy(before, memories.parts.get());
+  const auto stretches = stretches_of(owners_of(parts, flat.count));
+  const std::byte* const before = memories.before.data();
+  std::memcpy(memories.whole.get(), before, flat.bytes());
+  std::memcpy(memories.parts.get(), before, flat.bytes());
   flat.data = memories.whole.get();
   ranks.wait(ranks.launch(flat, reduction));
   flat.data = memories.parts.get();
   ranks.wait(ranks.launch_reduce_scatter(flat, parts, reduction));
   const std::byte* const got = memories.parts.get();
-  for (std::size_t i = 0; i < flat.count; ++i) {
-    if (owners[i] == ranks.rank()) {
-      ASSERT_TRUE(same(got, memories.whole.get(), i, flat.dtype)) << "element " << i;
+  for (const Stretch& stretch : stretches) {
+    if (stretch.owner == ranks.rank()) {
+      ASSERT_TRUE(same(got, memories.whole.get(), stretch, flat.dtype)) << "from " << stretch.begin;
     }
-    if (owners[i] < 0) {
-      ASSERT_TRUE(same(got, before.data(), i, flat.dtype)) << "element " << i;
+    if (stretch.owner < 0) {
+      ASSERT_TRUE(same(got, before, stretch, flat.dtype)) << "from " << stretch.begin;
     }
   }
   ranks.wait(ranks.launch_all_gather(flat, parts));
-  for (std::size_t i = 0; i < flat.count; ++i) {
-    const std::byte* const wanted = owners[i] < 0 ? before.data() : memories.whole.get();
-    ASSERT_TRUE(same(got, wanted, i, flat.dtype)) << "gathered element " << i;
+  for (const Stretch& stretch : stretches) {
+    const std::byte* const wanted = stretch.owner < 0 ? before : memories.whole.get();
+    ASSERT_TRUE(same(got, wanted, stretch, flat.dtype)) << "gathered, from " << stretch.begin;
   }
 }
 
 TEST_P(Parts, HaveTheBitsOfAnAllReduceOfTheWhole) {
   run_ranks(options(), [](Collective& ranks) {
-    const Memories memories(ranks);
+    Memories memories(ranks);
     const int world = ranks.world_size();
     for (int type = 0; type <= static_cast<int>(Dtype::kUInt8); ++type) {
       const auto dtype = static_cast<Dtype>(type);
+      fill(memories.before.data(), kMostElements, dtype, ranks.rank());
       for (const Reduction reduction : {Reduction::kSum, Reduction::kWideSum, Reduction::kAverage,
                                         Reduction::kMin, Reduction::kMax}) {
         if (reduction == Reduction::kAverage && dtype > Dtype::kBFloat16) continue;
@@ -170,6 +190,7 @@ TEST_P(Parts, HaveTheBitsOfAnAllReduceOfTheWhole) {
                 wild_parts(world, kMostElements, 3), reduction);
       }
     }
+    fill(memories.before.data(), 1, Dtype::kFloat32, ranks.rank());
     for (const auto& parts : layouts(world, 1))
       compare(ranks, memories, {nullptr, 1, Dtype::kFloat32}, parts, Reduction::kSum);
     compare(ranks, memories, {nullptr, 0, Dtype::kFloat32}, {{0, 0, 0}}, Reduction::kSum);
@@ -182,18 +203,20 @@ TEST_P(Parts, MayBeLarge) {
     constexpr std::size_t kCount = 2'000'003;
     const auto world = ranks.world_size();
     const auto parts = wild_parts(world, kCount, 5);
-    const auto owners = owners_of(parts, kCount);
+    const auto stretches = stretches_of(owners_of(parts, kCount));
     const auto whole = ranks.allocate(kCount * 4);
     const auto memory = ranks.allocate(kCount * 4);
-    fill(whole.get(), kCount, Dtype::kFloat32, ranks.rank());
+    fill(whole.get(), kMostElements, Dtype::kFloat32, ranks.rank());
+    for (std::size_t i = kMostElements; i < kCount; i += kMostElements)
+      std::memcpy(whole.get() + i * 4, whole.get(), std::min(kMostElements, kCount - i) * 4);
     std::memcpy(memory.get(), whole.get(), kCount * 4);
     ranks.launch_sum({whole.get(), kCount, Dtype::kFloat32});
     const Flat flat{memory.get(), kCount, Dtype::kFloat32};
     ranks.wait(ranks.launch_reduce_scatter(flat, parts, Reduction::kSum));
     ranks.wait(ranks.launch_all_gather(flat, parts));
-    for (std::size_t i = 0; i < kCount; ++i) {
-      if (owners[i] >= 0) {
-        ASSERT_TRUE(same(memory.get(), whole.get(), i, Dtype::kFloat32)) << i;
+    for (const Stretch& stretch : stretches) {
+      if (stretch.owner >= 0) {
+        ASSERT_TRUE(same(memory.get(), whole.get(), stretch, Dtype::kFloat32)) << stretch.begin;
       }
     }
   });

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/under_tsan.h"
 #include "tests/worker/forked_ranks.h"
 #include "worker/collective/kernels/ring_order.h"
 #include "worker/collective/shm/shm_layout.h"
@@ -63,12 +64,14 @@ std::vector<std::string> files_left() {
 // The most time for an event that must come at once; a rank that hangs is killed by SIGALRM.
 constexpr unsigned kSoonSeconds = 10;
 
+constexpr std::size_t kLargeSum = support::less_under_tsan(3'000'001, 700'001);
+
 class ShmRanks : public ::testing::TestWithParam<int> {};
 
 TEST_P(ShmRanks, SumInRingOrder) {
   const int ranks = GetParam();
   run_ranks(ranks, [ranks](Collective& collective) {
-    for (const std::size_t count : {1UL, 5UL, 1000UL, 4097UL, 300'000UL, 3'000'001UL}) {
+    for (const std::size_t count : {1UL, 5UL, 1000UL, 4097UL, 300'000UL, kLargeSum}) {
       const auto memory = collective.allocate(count * sizeof(float));
       auto* data = reinterpret_cast<float*>(memory.get());
       fill(data, collective.rank(), count);
@@ -163,7 +166,7 @@ TEST_P(ShmRanks, SurviveARandomMixtureOfOperations) {
     auto* data = reinterpret_cast<std::int32_t*>(memory.get());
     std::mt19937 random(11);
     const int world = collective.world_size();
-    for (int round = 0; round < 2000; ++round) {
+    for (int round = 0; round < support::less_under_tsan(2000, 400); ++round) {
       const std::size_t count = random() % kMost + 1;
       const auto kind = random() % 8;
       if (kind == 0) collective.barrier();

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -84,12 +85,14 @@ std::span<std::byte> bytes_of(std::vector<Number>& numbers) {
   return std::as_writable_bytes(std::span(numbers));
 }
 
-// Numbers whose sum depends on the order in which they are added.
+// Numbers whose sum depends on the order in which they are added. One multiplication makes one.
 std::vector<float> numbers_of(std::size_t rank, std::size_t count) {
-  Random random(static_cast<unsigned>(rank + 1));
-  std::uniform_real_distribution<float> any(-1000, 1000);
+  auto state = static_cast<std::uint32_t>(rank + 1);
   std::vector<float> numbers(count);
-  for (float& number : numbers) number = any(random);
+  for (float& number : numbers) {
+    state = state * 1664525U + 1013904223U;
+    number = static_cast<float>(static_cast<std::int32_t>(state)) / 2097152.0F;
+  }
   return numbers;
 }
 
