@@ -12,7 +12,7 @@
 #include "agent/report/report.h"
 #include "base/file_handle.h"
 #include "base/log.h"
-#include "base/net/host_network.h"
+#include "base/net/address.h"
 #include "base/number_ranges.h"
 #include "proto/token_file.h"
 

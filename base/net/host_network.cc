@@ -79,17 +79,4 @@ bool is_own_address(const boost::asio::ip::address& address) {
   return address.is_loopback() || can_be_bound(address);
 }
 
-bool is_loopback(const std::string& address) {
-  boost::system::error_code error;
-  const auto parsed = boost::asio::ip::make_address(address, error);
-  if (error) return false;
-  if (parsed.is_v4()) return parsed.to_v4().is_loopback();
-  // A socket for IPv6 and IPv4 shows an IPv4 peer as ::ffff:127.0.0.1 (RFC 4291 section 2.5.5.2).
-  const auto v6 = parsed.to_v6();
-  if (!v6.is_v4_mapped()) return v6.is_loopback();
-  return boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, v6).is_loopback();
-}
-
-bool names_this_host(const std::string& text) { return text == "localhost" || is_loopback(text); }
-
 }  // namespace ddprun

@@ -42,12 +42,4 @@ bool can_be_bound(const boost::asio::ip::address& address);
 // As can_be_bound(), and each loopback address counts.
 bool is_own_address(const boost::asio::ip::address& address);
 
-// Returns whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). False for
-// text that is no address. Pure.
-bool is_loopback(const std::string& address);
-
-// Returns whether the text means "this machine" on every machine: "localhost", or a loopback
-// address. Pure.
-bool names_this_host(const std::string& text);
-
 }  // namespace ddprun

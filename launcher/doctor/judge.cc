@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/net/host_network.h"
+#include "base/net/address.h"
 #include "launcher/doctor/judge_devices.h"
 
 namespace ddprun::launcher {

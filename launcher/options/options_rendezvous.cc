@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/net/host_network.h"
+#include "base/net/address.h"
 #include "launcher/options/parse_context.h"
 #include "launcher/scheduler/placement.h"
 #include "launcher/scheduler/start_mark.h"

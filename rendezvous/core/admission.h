@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/net/host_network.h"
+#include "base/net/address.h"
 #include "rendezvous/core/members.h"
 #include "rendezvous/core/round_policy.h"
 #include "rendezvous/core/seating.h"

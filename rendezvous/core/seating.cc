@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/assert.h"
-#include "base/net/host_network.h"
+#include "base/net/address.h"
 
 namespace ddprun::rendezvous {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/net/host_network.h"
+#include "base/net/address.h"
 #include "worker/collective/core/split.h"
 #include "worker/collective/hierarchical/hierarchical_collective.h"
 #include "worker/startup/init_method/own_address.h"

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "base/net/host_network.h"
+#include "base/net/address.h"
 #include "base/numbers.h"
 #include "worker/startup/init_method/mpi_world.h"
 
