@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +17,7 @@
 #include <system_error>
 
 #include "base/allowed_cpus.h"
-#include "base/assert.h"
+#include "base/random_number.h"
 #include "launcher/job/numa_sysfs.h"
 #include "launcher/options/flag_values.h"
 #include "launcher/scheduler/cpu_quota.h"
@@ -110,8 +109,7 @@ std::string full_host_name() {
 // A random UUID (RFC 4122, version 4).
 std::string make_uuid() {
   std::array<unsigned char, 16> bytes{};
-  const auto got = ::getrandom(bytes.data(), bytes.size(), 0);  // 16 bytes are never cut short
-  DDPRUN_ASSERT(got == static_cast<ssize_t>(bytes.size()));
+  fill_with_random(bytes.data(), bytes.size());
   // The version (4) and the variant have fixed bits.
   bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0FU) | 0x40U);
   bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3FU) | 0x80U);

@@ -3,11 +3,11 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <sys/random.h>
 
 #include <cstdint>
 
 #include "base/assert.h"
+#include "base/random_number.h"
 #include "proto/token_file.h"
 #include "rendezvous/trust/openssl.h"
 
@@ -53,9 +53,7 @@ constexpr std::string_view kStretchSalt = "ddprun token v4";
 
 std::string make_nonce() {
   std::string nonce(kNonceBytes, '\0');
-  // Up to 256 bytes come whole and without an error (getrandom(2)).
-  const auto got = ::getrandom(nonce.data(), nonce.size(), 0);
-  DDPRUN_ASSERT(got == static_cast<ssize_t>(kNonceBytes));
+  fill_with_random(nonce.data(), nonce.size());
   return nonce;
 }
 

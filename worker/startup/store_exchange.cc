@@ -5,18 +5,21 @@
 
 #include <algorithm>
 #include <array>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/duration.h"
+#include "base/random_number.h"
 #include "worker/startup/init_method/named_ranks.h"
 
 namespace ddprun::worker {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// A word of so many random bytes is no other process's. A pid would not do: it comes again.
+constexpr std::size_t kWordBytes = 12;
 
 // The values of a round's key "decided", written once.
 constexpr std::string_view kAllHere = "all";
@@ -25,12 +28,6 @@ constexpr std::string_view kOver = "over";
 std::chrono::milliseconds left_until(Clock::time_point end) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
   return std::max(left, std::chrono::milliseconds(0));
-}
-
-// No two processes have the same: a pid comes again.
-std::string fresh_word() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}", random(), random(), random());
 }
 
 }  // namespace
@@ -109,7 +106,7 @@ Result<void> StoreExchange::end_earlier_rounds() {
 
 Result<void> StoreExchange::follow(Deadline end) {
   if (auto begun = await_ranks(key_of_all("rounds"), end); !begun) return begun;
-  const std::string word = fresh_word();
+  const std::string word = random_hex(kWordBytes);
   while (true) {
     const auto met = take_place(word, end);
     if (!met) return met.error();

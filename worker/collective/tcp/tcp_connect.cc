@@ -6,7 +6,6 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 
 #include "base/blocking_wait.h"
 #include "base/duration.h"
+#include "base/random_number.h"
 
 namespace ddprun::worker {
 namespace {
@@ -322,9 +322,7 @@ class MeshBuilder {
 
 Result<TcpConnections> tcp_connect(const TcpJob& job, Exchange& exchange) {
   Card mine{.address = job.address, .host = job.host.substr(0, 64)};
-  if (::getrandom(mine.secret.data(), mine.secret.size(), 0) !=
-      static_cast<ssize_t>(mine.secret.size()))
-    return failed("get random bytes");
+  fill_with_random(mine.secret.data(), mine.secret.size());
   if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
   auto listener = listen_at(mine);
   const auto card =

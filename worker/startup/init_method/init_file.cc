@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/inotify.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/random_number.h"
 #include "worker/startup/init_method/init_record.h"
 
 namespace ddprun::worker {
@@ -54,14 +54,7 @@ std::string name_beside(const std::string& name) { return name + "." + fresh_id(
 
 }  // namespace
 
-std::string fresh_id() {
-  std::array<unsigned char, 16> bytes{};
-  // So few come whole and without an error (getrandom(2)).
-  [[maybe_unused]] const auto got = ::getrandom(bytes.data(), bytes.size(), 0);
-  std::string id;
-  for (const unsigned char byte : bytes) id += fmt::format("{:02x}", byte);
-  return id;
-}
+std::string fresh_id() { return random_hex(16); }
 
 InitFile::InitFile(const std::string& path, std::string named) : named_(std::move(named)) {
   const auto slash = path.find_last_of('/');
