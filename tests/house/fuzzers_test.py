@@ -3,6 +3,8 @@
 small."""
 
 import re
+import subprocess
+import sys
 import unittest
 
 from sources import ROOT, name, run_tests
@@ -31,6 +33,13 @@ class Fuzzers(unittest.TestCase):
     def test_each_has_a_planted_bug(self):
         planted = set(re.findall(r'^    \("(\w+)", "', (FUZZ / "planted_bugs").read_text(), re.M))
         self.assertEqual(planted, set(targets()))
+
+    def test_each_script_says_what_it_does(self):
+        """With --help it does nothing else."""
+        for script in ("make_corpus", "planted_bugs", "run"):
+            told = subprocess.run([sys.executable, "-B", FUZZ / script, "--help"], capture_output=True, text=True, timeout=60)
+            self.assertEqual((told.returncode, told.stderr), (0, ""), script)
+            self.assertTrue(told.stdout.startswith(f"usage: {script}"), told.stdout)
 
     def test_words_belong_to_a_target(self):
         self.assertLessEqual({path.name for path in (FUZZ / "dictionaries").iterdir()}, set(targets()))
