@@ -80,6 +80,7 @@ std::string_view name_of(ControlOutcome outcome) {
       return "job_failed";
     case ControlOutcome::kRefused:
     case ControlOutcome::kTls:
+    case ControlOutcome::kNoTls:
       return "refused";
     case ControlOutcome::kUnknown:
       return "unknown";
@@ -200,13 +201,13 @@ std::string output(const CtlOptions& options, const ControlAnswer& answer) {
 std::string error_text(const CtlOptions& options, const ControlAnswer& answer) {
   if (answer.outcome == ControlOutcome::kDone) return {};
   std::string text = shown_text(answer.text);
-  if (answer.outcome == ControlOutcome::kTls && text.starts_with("it does not take TLS"))
+  if (answer.outcome == ControlOutcome::kNoTls)
     text += ": leave out --tls-ca, --tls-cert and --tls-key";
   std::string where;
   for (const CtlEndpoint& one : options.endpoints)
     where += fmt::format("{}{}:{}", where.empty() ? "" : ",", one.host, one.port);
   const CtlExit code = exit_code(answer);
-  if (code == kCtlUnreachable || answer.outcome == ControlOutcome::kTls ||
+  if (code == kCtlUnreachable || is_of_tls(answer.outcome) ||
       answer.outcome == ControlOutcome::kHasNoToken)
     return fmt::format("{}: {}", where, text);
   if (code == kCtlWrongToken)
@@ -221,6 +222,7 @@ CtlExit exit_code(const ControlAnswer& answer) {
     case ControlOutcome::kJobFailed:
     case ControlOutcome::kRefused:
     case ControlOutcome::kTls:
+    case ControlOutcome::kNoTls:
       return kCtlFailed;
     case ControlOutcome::kUnknown:
       return kCtlUnknown;

@@ -109,7 +109,7 @@ DaemonAnswers ask_each(const CtlOptions& options, const std::string& token, CtlW
   DaemonAnswers asked;
   for (const CtlEndpoint& endpoint : options.endpoints) {
     auto answer = ask_one(options, endpoint, token);
-    const bool is_tls = answer.outcome == ControlOutcome::kTls;
+    const bool is_tls = is_of_tls(answer.outcome);
     if (!is_tls && answer.outcome != ControlOutcome::kUnreachable) {
       asked.answer = std::move(answer);
       return asked;

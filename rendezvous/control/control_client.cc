@@ -55,16 +55,16 @@ struct Converse {
   grpc::Status status{};
 };
 
-// Returns the fault of TLS. Empty if there is none that we can see.
-std::string tls_problem(const ControlTarget& target) {
-  std::string problem;
+// Returns the fault of TLS. Its text is empty if there is none that we can see.
+TlsProblem tls_problem(const ControlTarget& target) {
+  TlsProblem problem;
   if (!target.tls.is_set()) return problem;
   for (const std::string& address : target.addresses) {
     boost::asio::io_context loop;
     probe_tls(loop.get_executor(), {address, target.port, target.host, target.tls},
-              [&](const std::string& found) { problem = found; });
+              [&](const TlsProblem& found) { problem = found; });
     loop.run();
-    if (!problem.empty()) break;
+    if (!problem.text.empty()) break;
   }
   return problem;
 }
@@ -79,8 +79,9 @@ std::pair<std::shared_ptr<grpc::Channel>, ControlAnswer> connect(const ControlTa
     if (channel->WaitForConnected(std::chrono::system_clock::now() + target.connect_limit))
       return {std::move(channel), ControlAnswer{}};
   }
-  const std::string problem = tls_problem(target);
-  if (!problem.empty()) return {nullptr, {ControlOutcome::kTls, problem}};
+  const auto [problem, takes_no_tls] = tls_problem(target);
+  if (!problem.empty())
+    return {nullptr, {takes_no_tls ? ControlOutcome::kNoTls : ControlOutcome::kTls, problem}};
   return {nullptr, {ControlOutcome::kUnreachable, "nobody answers there"}};
 }
 

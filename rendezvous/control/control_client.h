@@ -28,8 +28,8 @@ struct ControlTarget {
 };
 
 // With AwaitEnd the answer is kStillRunning where the job runs on at the end of `answer_limit`. A
-// server that cannot be reached, or says nothing, is kUnreachable. One that wants TLS, has none, or
-// takes no certificate of ours is kTls.
+// server that cannot be reached, or says nothing, is kUnreachable. One that wants TLS, or takes no
+// certificate of ours, is kTls; one that has no TLS is kNoTls.
 ControlAnswer ask(const ControlTarget& target, const ControlQuestion& question);
 
 }  // namespace ddprun::rendezvous

@@ -43,7 +43,13 @@ enum class ControlOutcome {
   kStillRunning,  // AwaitEnd only: the job still runs, ask again
   kHasNoToken,    // the job has none, so nobody may ask over the network
   kTls,           // somebody answered, and TLS or a certificate is what is wrong
+  kNoTls,         // somebody answered without TLS, and we have certificates
 };
+
+// Asking again mends neither.
+inline bool is_of_tls(ControlOutcome outcome) {
+  return outcome == ControlOutcome::kTls || outcome == ControlOutcome::kNoTls;
+}
 
 struct ControlAnswer {
   ControlOutcome outcome = ControlOutcome::kDone;

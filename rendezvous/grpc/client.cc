@@ -361,8 +361,8 @@ UnreachedHost RemoteSession::unreached() const {
 void RemoteSession::find_out_why() {
   if (!options_.tls.is_set()) return not_reached("");
   probe_tls(deadline_.get_executor(), {address(), port(), options_.host, options_.tls},
-            [gate = gate_](const std::string& problem) {
-              if (gate->owner() != nullptr) gate->owner()->not_reached(problem);
+            [gate = gate_](const TlsProblem& problem) {
+              if (gate->owner() != nullptr) gate->owner()->not_reached(problem.text);
             });
 }
 

@@ -40,7 +40,7 @@ bool is_answer(const error_code& error) {
 class Probe : public std::enable_shared_from_this<Probe> {
  public:
   Probe(const asio::any_io_executor& loop, ProbeTarget target, asio::ssl::context context,
-        std::function<void(std::string)> done)
+        std::function<void(const TlsProblem&)> done)
       : target_(std::move(target)),
         done_(std::move(done)),
         context_(std::move(context)),
@@ -56,12 +56,12 @@ class Probe : public std::enable_shared_from_this<Probe> {
 
   void start() {
     limit_.async_wait([self = shared_from_this()](const error_code& error) {
-      if (!error) self->end("");
+      if (!error) self->end({});
     });
     const tcp::endpoint host(asio::ip::make_address(target_.address), target_.port);
     stream_.lowest_layer().async_connect(host,
                                          [self = shared_from_this()](const error_code& error) {
-                                           return error ? self->end("") : self->shake_hands();
+                                           return error ? self->end({}) : self->shake_hands();
                                          });
   }
 
@@ -77,27 +77,29 @@ class Probe : public std::enable_shared_from_this<Probe> {
   void listen() {
     stream_.async_read_some(asio::buffer(byte_),
                             [self = shared_from_this()](const error_code& error, std::size_t) {
-                              self->end(error ? self->refusal(error) : "");
+                              self->end(error ? self->refusal(error) : TlsProblem());
                             });
   }
 
   // An alert says why. A connection that only ends does not, and how it ends is chance.
-  std::string refusal(const error_code& error) const {
+  TlsProblem refusal(const error_code& error) const {
     const bool is_alert = error.category() == asio::error::get_ssl_category();
-    return fmt::format("it does not accept the certificate in tls_cert={}{}", target_.files.cert,
-                       is_alert ? fmt::format(" ({})", error.message()) : "");
+    return {fmt::format("it does not accept the certificate in tls_cert={}{}", target_.files.cert,
+                        is_alert ? fmt::format(" ({})", error.message()) : "")};
   }
-  std::string problem(const error_code& error) {
+  TlsProblem problem(const error_code& error) {
     const long result = ::SSL_get_verify_result(stream_.native_handle());
     if (result == X509_V_ERR_HOSTNAME_MISMATCH || result == X509_V_ERR_IP_ADDRESS_MISMATCH)
-      return fmt::format("its certificate is not one for {}", target_.name);
+      return {fmt::format("its certificate is not one for {}", target_.name)};
     if (result != X509_V_OK)
-      return fmt::format("tls_ca={} does not vouch for its certificate: {}", target_.files.ca,
-                         ::X509_verify_cert_error_string(result));
-    return is_answer(error) ? fmt::format("it does not take TLS ({})", error.message()) : "";
+      return {fmt::format("tls_ca={} does not vouch for its certificate: {}", target_.files.ca,
+                          ::X509_verify_cert_error_string(result))};
+    if (!is_answer(error)) return {};
+    return {.text = fmt::format("it does not take TLS ({})", error.message()),
+            .takes_no_tls = true};
   }
 
-  void end(const std::string& problem) {
+  void end(const TlsProblem& problem) {
     if (!done_) return;
     limit_.cancel();
     error_code ignored;
@@ -106,7 +108,7 @@ class Probe : public std::enable_shared_from_this<Probe> {
   }
 
   const ProbeTarget target_;
-  std::function<void(std::string)> done_;  // empty: called
+  std::function<void(const TlsProblem&)> done_;  // empty: called
   asio::ssl::context context_;
   asio::ssl::stream<tcp::socket> stream_;
   asio::steady_timer limit_;
@@ -116,9 +118,9 @@ class Probe : public std::enable_shared_from_this<Probe> {
 }  // namespace
 
 void probe_tls(const asio::any_io_executor& loop, const ProbeTarget& target,
-               std::function<void(std::string problem)> done) {
-  const auto say = [&](const std::string& problem) {
-    asio::post(loop, [done, problem] { done(problem); });
+               std::function<void(const TlsProblem& problem)> done) {
+  const auto say = [&](const std::string& text) {
+    asio::post(loop, [done, text] { done({.text = text}); });
   };
   const auto texts = read_tls_files(target.files);
   if (!texts) return say(texts.error().message());

@@ -28,9 +28,14 @@ struct ProbeTarget {
   TlsFiles files;    // ours
 };
 
-// `done` is called once, from the loop. An empty text: TLS is not what is wrong, as far as we can
-// see.
+// The fault that a probe found. The text is empty if TLS is not what is wrong, as far as we see.
+struct TlsProblem {
+  std::string text{};
+  bool takes_no_tls = false;  // the host speaks another protocol at this port
+};
+
+// `done` is called once, from the loop.
 void probe_tls(const boost::asio::any_io_executor& loop, const ProbeTarget& target,
-               std::function<void(std::string problem)> done);
+               std::function<void(const TlsProblem& problem)> done);
 
 }  // namespace ddprun::rendezvous

@@ -89,11 +89,15 @@ TEST(CtlOutput, ExitCodesAndErrors) {
   EXPECT_EQ(code(ControlOutcome::kWrongToken), 5);
   // Somebody answered, so asking again, as after a 3, is of no use.
   EXPECT_EQ(code(ControlOutcome::kTls), 1);
+  EXPECT_EQ(code(ControlOutcome::kNoTls), 1);
   EXPECT_EQ(error_text(options(CtlCommand::kJobs), {ControlOutcome::kTls, "it wants TLS"}),
             "h:1: it wants TLS");
+  // The outcome decides on the advice, and no text of a peer does.
+  EXPECT_EQ(error_text(options(CtlCommand::kJobs), {ControlOutcome::kNoTls, "it has none (x)"}),
+            "h:1: it has none (x): leave out --tls-ca, --tls-cert and --tls-key");
   EXPECT_EQ(
       error_text(options(CtlCommand::kJobs), {ControlOutcome::kTls, "it does not take TLS (x)"}),
-      "h:1: it does not take TLS (x): leave out --tls-ca, --tls-cert and --tls-key");
+      "h:1: it does not take TLS (x)");
   const ControlAnswer refused{ControlOutcome::kRefused, "no"};
   EXPECT_EQ(output(options(CtlCommand::kDrain), refused), "");
   EXPECT_EQ(error_text(options(CtlCommand::kDrain), refused), "no");

@@ -199,16 +199,16 @@ std::string_view wanted(std::size_t certificate) {
   return kProblems.at(certificate);
 }
 
-std::string probe(SSL_CTX* context, std::vector<Change> changes, std::string_view last) {
+TlsProblem probe(SSL_CTX* context, std::vector<Change> changes, std::string_view last) {
   asio::io_context loop(1);
   tcp::acceptor acceptor = listen_on_loopback(loop);
-  std::optional<std::string> said;
+  std::optional<TlsProblem> said;
   probe_tls(loop.get_executor(),
             {.address = acceptor.local_endpoint().address().to_string(),
              .port = acceptor.local_endpoint().port(),
              .name = "127.0.0.1",
              .files = world().files},
-            [&said](const std::string& problem) {
+            [&said](const TlsProblem& problem) {
               DDPRUN_ASSERT(!said.has_value());
               said = problem;
             });
@@ -230,15 +230,15 @@ std::string probe(SSL_CTX* context, std::vector<Change> changes, std::string_vie
   loop.restart();
   while (loop.poll() > 0) {
   }
-  DDPRUN_ASSERT(is_one_line(*said));
+  DDPRUN_ASSERT(is_one_line(said->text));
   return *said;
 }
 
 // A host that speaks no TLS, or nothing that OpenSSL would say.
 void answer_with(std::string_view bytes) {
-  const std::string said = probe(nullptr, {}, bytes);
+  const TlsProblem said = probe(nullptr, {}, bytes);
   const std::string alert(kNoTlsAlert.begin(), kNoTlsAlert.end());
-  if (bytes.starts_with(alert)) DDPRUN_ASSERT(said.starts_with("it does not take TLS"));
+  if (bytes.starts_with(alert)) DDPRUN_ASSERT(said.takes_no_tls);
 }
 
 std::vector<Change> changes(ScriptInput& script) {
@@ -258,7 +258,7 @@ void answer_as_openssl(ScriptInput script) {
   const auto changed = changes(script);
   std::string last(script.bytes(64));
   const bool is_true = changed.empty() && !last.empty();
-  const std::string said = probe(world().contexts.at(certificate).get(), changed, last);
+  const std::string said = probe(world().contexts.at(certificate).get(), changed, last).text;
   if (!is_true) return;
   DDPRUN_ASSERT(said.find(wanted(certificate)) != std::string::npos);
   DDPRUN_ASSERT(said.empty() == (certificate == 0));
