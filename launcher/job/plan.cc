@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "launcher/scheduler/start_mark.h"
+#include "proto/scheduler_variables.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -131,7 +132,7 @@ Result<std::string> job_token(const Options& options, const EnvLookup& env) {
   const auto path = env(kTokenFileVariable);
   if (path && !path->empty())
     return read_token_file(*path, fmt::format("{}={}", kTokenFileVariable, *path));
-  if (env("KUBERNETES_SERVICE_HOST") && ::access(kPodTokenFile, F_OK) == 0)
+  if (env(scheduler_variables::kKubernetesService) && ::access(kPodTokenFile, F_OK) == 0)
     return read_token_file(kPodTokenFile, kPodTokenFile);
   return std::string();
 }

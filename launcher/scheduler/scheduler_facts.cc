@@ -10,8 +10,12 @@
 #include "base/numbers.h"
 #include "launcher/scheduler/start_mark.h"
 #include "proto/host_list.h"
+#include "proto/scheduler_variables.h"
 
 namespace ddprun::launcher {
+
+namespace names = scheduler_variables;
+
 namespace {
 
 // Slurm's steps that are no steps of tasks have other numbers. Batch, interactive, extern and
@@ -125,7 +129,8 @@ class Detection {
   }
 
   bool is_interactive() const {
-    return env_("SLURM_PTY_PORT") && facts_.is_typed_at_terminal && facts_.is_typed_at_terminal();
+    return env_(names::kSlurmPtyPort) && facts_.is_typed_at_terminal &&
+           facts_.is_typed_at_terminal();
   }
 
   bool is_normal_step(const SchedulerRow& row) const {
@@ -232,7 +237,8 @@ class Detection {
       found_.first_host = hosts[is_launch_node ? 1 : 0];
     }
     std::string job = text(row.job);
-    for (const std::string_view other : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID"})
+    for (const std::string_view other :
+         {names::kSlurmJob.job, names::kPbs.job, names::kLsf.job, names::kCobalt.job})
       if (job.empty()) job = text(other);
     // Several jsruns may run at once in an allocation.
     if (const std::string step = text(row.step); !step.empty()) job += "." + step;
@@ -283,7 +289,7 @@ class Detection {
 
   // The hosts that a scheduler gave the whole job; none if it names none.
   std::vector<std::string> allocated_hosts() const {
-    if (const auto list = env_("SLURM_JOB_NODELIST")) {
+    if (const auto list = env_(names::kSlurmJob.hosts)) {
       auto hosts = parse_host_list(*list);
       return hosts ? *std::move(hosts) : std::vector<std::string>();
     }
@@ -305,15 +311,15 @@ class Detection {
 
   // Reads the facts that hold for the job, whoever started us in it.
   void read_job() {
-    found_.job_nodes = std::max(1, number("SLURM_JOB_NUM_NODES").value_or(1));
-    if (!env_("SLURM_JOB_ID")) found_.job_nodes = static_cast<int>(allocated_hosts().size());
-    found_.slurm_job = text("SLURM_JOB_ID");
+    found_.job_nodes = std::max(1, number(names::kSlurmJob.nodes).value_or(1));
+    if (!env_(names::kSlurmJob.job)) found_.job_nodes = static_cast<int>(allocated_hosts().size());
+    found_.slurm_job = text(names::kSlurmJob.job);
     found_.in_pod = env_(row_of(Scheduler::kKubernetes).sign).has_value();
     if (found_.is_step || is_script_of_one_task())
-      found_.cpus_per_task = number("SLURM_CPUS_PER_TASK").value_or(0);
+      found_.cpus_per_task = number(names::kSlurmCpusPerTask).value_or(0);
     if (found_.scheduler == Scheduler::kSlurmStep || found_.scheduler == Scheduler::kSlurmJob)
       read_components();
-    if (const auto end = parse_count(text("SLURM_JOB_END_TIME")); end && *end > 0)
+    if (const auto end = parse_count(text(names::kSlurmJob.end_time)); end && *end > 0)
       found_.ends_at = std::chrono::sys_seconds(std::chrono::seconds(*end));
   }
 
@@ -322,23 +328,25 @@ class Detection {
   // differ.
   void read_components() {
     constexpr int kMostComponents = 128;  // slurm.h, MAX_HET_JOB_COMPS
-    found_.het_components = std::clamp(number("SLURM_HET_SIZE").value_or(1), 1, kMostComponents);
+    found_.het_components =
+        std::clamp(number(names::kSlurmComponents).value_or(1), 1, kMostComponents);
     if (found_.het_components == 1) return;
     int nodes = 0;
     for (int i = 0; i < found_.het_components; ++i)
-      nodes += number(fmt::format("SLURM_JOB_NUM_NODES_HET_GROUP_{}", i)).value_or(1);
+      nodes += number(fmt::format("{}_HET_GROUP_{}", names::kSlurmJob.nodes, i)).value_or(1);
     found_.job_nodes = nodes;
     if (!found_.is_step) found_.nodes = nodes;
-    constexpr std::string_view kFirst = "SLURM_JOB_ID_HET_GROUP_0";
-    if (found_.is_step && text("SLURM_JOB_ID") != text(kFirst))
-      problem("SLURM_JOB_ID", fmt::format("{}={} in a heterogeneous job", kFirst, text(kFirst)));
+    const std::string first = fmt::format("{}_HET_GROUP_0", names::kSlurmJob.job);
+    if (found_.is_step && text(names::kSlurmJob.job) != text(first))
+      problem(names::kSlurmJob.job,
+              fmt::format("{}={} in a heterogeneous job", first, text(first)));
   }
 
   // The script of sbatch has the processors of all tasks of its node.
   bool is_script_of_one_task() const {
     if (found_.scheduler != Scheduler::kSlurmJob) return false;
-    const auto on_a_node = largest_of(text("SLURM_TASKS_PER_NODE"));
-    return on_a_node.value_or(number("SLURM_NTASKS").value_or(0)) == 1;
+    const auto on_a_node = largest_of(text(names::kSlurmTasksPerNode));
+    return on_a_node.value_or(number(names::kSlurmTasks).value_or(0)) == 1;
   }
 
   // If a scheduler speaks too, these must not contradict it.

@@ -4,68 +4,67 @@
 #include <array>
 
 #include "base/assert.h"
+#include "proto/scheduler_variables.h"
 
 namespace ddprun::launcher {
+
+namespace names = scheduler_variables;
+
 namespace {
 
-// Sources: Open MPI 4.1 mpirun(1); HPE PALS mpiexec(1). MPICH 4.0's hydra, as it was seen to set
-// them. Slurm 22.05 srun(1), sbatch(1), and 23.02 for the end time. IBM Job Step Manager, jsrun(1),
-// and LSF 10.1 "Environment variable reference". sagemaker-training-toolkit
-// ENVIRONMENT_VARIABLES.md; Kubernetes "Indexed Job" and JobSet. PBS qsub(1B); Cobalt qsub(1).
 // clang-format off
 constexpr std::array kTable = {
-  SchedulerRow{.scheduler = Scheduler::kOpenMpi, .name = "Open MPI", .sign = "OMPI_COMM_WORLD_SIZE",
-               .nodes = "OMPI_COMM_WORLD_SIZE", .rank = "OMPI_COMM_WORLD_RANK", .hosts = "",
-               .job = "PMIX_NAMESPACE",
-               .tasks = "OMPI_COMM_WORLD_LOCAL_SIZE", .command = "mpirun --map-by ppr:1:node",
-               .hand_on = "-x MASTER_ADDR=HOST"},
-  SchedulerRow{.scheduler = Scheduler::kPals, .name = "PALS", .sign = "PALS_RANKID",
-               .nodes = "PMI_SIZE", .rank = "PALS_RANKID", .hosts = "", .job = "PALS_APID",
-               .tasks = "PALS_LOCAL_SIZE", .command = "mpiexec -n {nodes} --ppn 1",
-               .hand_on = "--env MASTER_ADDR=HOST"},
-  SchedulerRow{.scheduler = Scheduler::kMpich, .name = "MPICH", .sign = "MPI_LOCALRANKID",
-               .nodes = "PMI_SIZE", .rank = "PMI_RANK", .hosts = "", .job = "",
-               .tasks = "MPI_LOCALNRANKS", .command = "mpiexec -n {nodes} -ppn 1",
+  SchedulerRow{.scheduler = Scheduler::kOpenMpi, .name = "Open MPI", .sign = names::kOpenMpi.ranks,
+               .nodes = names::kOpenMpi.ranks, .rank = names::kOpenMpi.rank, .hosts = "",
+               .job = names::kOpenMpi.job, .tasks = names::kOpenMpi.local_ranks,
+               .command = "mpirun --map-by ppr:1:node", .hand_on = "-x MASTER_ADDR=HOST"},
+  SchedulerRow{.scheduler = Scheduler::kPals, .name = "PALS", .sign = names::kPals.rank,
+               .nodes = names::kPals.ranks, .rank = names::kPals.rank, .hosts = "",
+               .job = names::kPals.job, .tasks = names::kPals.local_ranks,
+               .command = "mpiexec -n {nodes} --ppn 1", .hand_on = "--env MASTER_ADDR=HOST"},
+  SchedulerRow{.scheduler = Scheduler::kMpich, .name = "MPICH", .sign = names::kMpich.local_rank,
+               .nodes = names::kMpich.ranks, .rank = names::kMpich.rank, .hosts = "", .job = "",
+               .tasks = names::kMpich.local_ranks, .command = "mpiexec -n {nodes} -ppn 1",
                .hand_on = "-genv MASTER_ADDR HOST"},
-  SchedulerRow{.scheduler = Scheduler::kSlurmStep, .name = "Slurm step", .sign = "SLURM_STEP_ID",
-               .nodes = "SLURM_STEP_NUM_NODES", .rank = "SLURM_NODEID",
-               .hosts = "SLURM_STEP_NODELIST", .job = "SLURM_JOB_ID",
-               .step = "SLURM_STEP_ID", .tasks = "SLURM_STEP_TASKS_PER_NODE",
-               .deadline = "SLURM_JOB_END_TIME",
+  SchedulerRow{.scheduler = Scheduler::kSlurmStep, .name = "Slurm step",
+               .sign = names::kSlurmStep.step, .nodes = names::kSlurmStep.nodes,
+               .rank = names::kSlurmStep.node, .hosts = names::kSlurmStep.hosts,
+               .job = names::kSlurmStep.job, .step = names::kSlurmStep.step,
+               .tasks = names::kSlurmStep.tasks,
                .command = "srun --ntasks-per-node=1 --nodes={nodes}"},
-  SchedulerRow{.scheduler = Scheduler::kJsrun, .name = "jsrun", .sign = "JSM_NAMESPACE_SIZE",
-               .nodes = "JSM_NAMESPACE_SIZE", .rank = "JSM_NAMESPACE_RANK", .hosts = "",
-               .job = "LSB_JOBID",
-               .step = "PMIX_NAMESPACE", .tasks = "JSM_NAMESPACE_LOCAL_SIZE",
+  SchedulerRow{.scheduler = Scheduler::kJsrun, .name = "jsrun", .sign = names::kJsrun.ranks,
+               .nodes = names::kJsrun.ranks, .rank = names::kJsrun.rank, .hosts = "",
+               .job = names::kJsrun.job, .step = names::kJsrun.step,
+               .tasks = names::kJsrun.local_ranks,
                .command = "jsrun --nrs={nodes} --rs_per_host=1 --cpu_per_rs=ALL_CPUS "
                           "--gpu_per_rs=ALL_GPUS",
                .hand_on = "-E MASTER_ADDR=HOST"},
-  SchedulerRow{.scheduler = Scheduler::kSageMaker, .name = "SageMaker", .sign = "SM_HOSTS",
-               .nodes = "SM_HOSTS", .rank = "SM_CURRENT_HOST", .hosts = "SM_HOSTS",
-               .job = "TRAINING_JOB_NAME"},
+  SchedulerRow{.scheduler = Scheduler::kSageMaker, .name = "SageMaker",
+               .sign = names::kSageMaker.hosts, .nodes = names::kSageMaker.hosts,
+               .rank = names::kSageMaker.node, .hosts = names::kSageMaker.hosts,
+               .job = names::kSageMaker.job},
   SchedulerRow{.scheduler = Scheduler::kIndexedJob, .name = "indexed Job",
-  .sign = "JOB_COMPLETION_INDEX",
-               .nodes = "", .rank = "JOB_COMPLETION_INDEX", .hosts = "", .job = ""},
-  SchedulerRow{.scheduler = Scheduler::kSlurmJob, .name = "Slurm job", .sign = "SLURM_JOB_ID",
-               .nodes = "SLURM_JOB_NUM_NODES", .rank = "", .hosts = "SLURM_JOB_NODELIST",
-               .job = "SLURM_JOB_ID",
-               .deadline = "SLURM_JOB_END_TIME",
+               .sign = names::kIndexedJob.node, .nodes = "", .rank = names::kIndexedJob.node,
+               .hosts = "", .job = ""},
+  SchedulerRow{.scheduler = Scheduler::kSlurmJob, .name = "Slurm job",
+               .sign = names::kSlurmJob.job, .nodes = names::kSlurmJob.nodes, .rank = "",
+               .hosts = names::kSlurmJob.hosts, .job = names::kSlurmJob.job,
                .command = "srun --ntasks-per-node=1 --nodes={nodes}"},
-  SchedulerRow{.scheduler = Scheduler::kPbs, .name = "PBS job", .sign = "PBS_NODEFILE",
-               .nodes = "", .rank = "", .hosts = "PBS_NODEFILE", .job = "PBS_JOBID",
+  SchedulerRow{.scheduler = Scheduler::kPbs, .name = "PBS job", .sign = names::kPbs.hosts,
+               .nodes = "", .rank = "", .hosts = names::kPbs.hosts, .job = names::kPbs.job,
                .command = "mpiexec -n {nodes} --ppn 1"},
-  SchedulerRow{.scheduler = Scheduler::kLsf, .name = "LSF job", .sign = "LSB_DJOB_HOSTFILE",
-               .nodes = "", .rank = "", .hosts = "LSB_DJOB_HOSTFILE", .job = "LSB_JOBID",
+  SchedulerRow{.scheduler = Scheduler::kLsf, .name = "LSF job", .sign = names::kLsf.hosts,
+               .nodes = "", .rank = "", .hosts = names::kLsf.hosts, .job = names::kLsf.job,
                .command = "jsrun --nrs=N --rs_per_host=1 --cpu_per_rs=ALL_CPUS "
                           "--gpu_per_rs=ALL_GPUS"},
-  SchedulerRow{.scheduler = Scheduler::kCobalt, .name = "Cobalt job", .sign = "COBALT_NODEFILE",
-               .nodes = "", .rank = "", .hosts = "COBALT_NODEFILE", .job = "COBALT_JOBID",
+  SchedulerRow{.scheduler = Scheduler::kCobalt, .name = "Cobalt job",
+               .sign = names::kCobalt.hosts, .nodes = "", .rank = "",
+               .hosts = names::kCobalt.hosts, .job = names::kCobalt.job,
                .command = "mpiexec -n {nodes} -ppn 1"},
   SchedulerRow{.scheduler = Scheduler::kOperator, .name = "environment", .sign = "MASTER_ADDR",
                .nodes = "WORLD_SIZE", .rank = "RANK", .hosts = "MASTER_ADDR", .job = ""},
   SchedulerRow{.scheduler = Scheduler::kKubernetes, .name = "pod",
-  .sign = "KUBERNETES_SERVICE_HOST",
-               .nodes = "", .rank = "", .hosts = "", .job = ""},
+               .sign = names::kKubernetesService, .nodes = "", .rank = "", .hosts = "", .job = ""},
 };
 // clang-format on
 

@@ -40,7 +40,6 @@ struct SchedulerRow {
   std::string_view job;    // the same on all nodes, and no other job's
   std::string_view step{};
   std::string_view tasks{};  // processes on this node, or a list for all nodes
-  std::string_view deadline{};
   // The command to type so that ddprun is started once on each of N nodes.
   std::string_view command{};
   // The flag that hands an environment variable on, if the launcher knows no host.

@@ -3,11 +3,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cctype>
 #include <cstddef>
 #include <ctime>
@@ -16,16 +14,22 @@
 #include <utility>
 
 #include "base/file_handle.h"
+#include "base/random_number.h"
+#include "proto/scheduler_variables.h"
 
 namespace ddprun::launcher {
+
+namespace names = scheduler_variables;
+
 namespace {
 
 constexpr const char* kFolder = ".ddprun";
 constexpr std::size_t kSecretBytes = 32;
+constexpr std::size_t kDraftBytes = 8;  // of the name of a draft
 constexpr std::size_t kMostOfName = 100;
 constexpr std::time_t kKeptSeconds = std::time_t{30} * 24 * 3600;
 
-std::string value_of(const EnvLookup& env, const char* name) { return env(name).value_or(""); }
+std::string value_of(const EnvLookup& env, std::string_view name) { return env(name).value_or(""); }
 
 // Makes the name of a file from others' words.
 std::string as_name(std::string text) {
@@ -34,14 +38,6 @@ std::string as_name(std::string text) {
     if (std::isalnum(byte) == 0 && letter != '.' && letter != '_') letter = '-';
   }
   return text.substr(0, kMostOfName);
-}
-
-std::string random_hex() {
-  std::array<unsigned char, kSecretBytes> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return {};
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
 }
 
 // Ours, and nobody else changes what is in it.
@@ -84,11 +80,11 @@ void forget_old(const FileHandle& folder) {
 
 // Under a random name, and linked to the right one when it is whole. Somebody may have been faster.
 void make_in(const FileHandle& folder, const std::string& name) {
-  const std::string secret = random_hex();
-  const std::string draft = "." + name + "." + random_hex().substr(0, 16);
+  const std::string secret = random_hex(kSecretBytes);
+  const std::string draft = "." + name + "." + random_hex(kDraftBytes);
   const FileHandle file(::openat(folder.get(), draft.c_str(),
                                  O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (secret.empty() || file.get() < 0) return;
+  if (file.get() < 0) return;
   const std::string line = secret + "\n";
   if (::write(file.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size()) &&
       ::fsync(file.get()) == 0) [[maybe_unused]]
@@ -110,12 +106,12 @@ Split split(const std::string& path) {
 std::optional<std::string> shared_token_path(const EnvLookup& env) {
   const std::string home = value_of(env, "HOME");
   if (!home.starts_with('/')) return std::nullopt;
-  std::string job = value_of(env, "SLURM_HET_JOB_ID");
-  if (job.empty()) job = value_of(env, "SLURM_JOB_ID");
+  std::string job = value_of(env, names::kSlurmComponentsJob);
+  if (job.empty()) job = value_of(env, names::kSlurmJob.job);
   if (!job.empty())
     return fmt::format("{}/{}/slurm-{}-{}", home, kFolder,
-                       as_name(value_of(env, "SLURM_CLUSTER_NAME")), as_name(job));
-  const std::string space = value_of(env, "PMIX_NAMESPACE");
+                       as_name(value_of(env, names::kSlurmCluster)), as_name(job));
+  const std::string space = value_of(env, names::kPmixNamespace);
   if (space.empty()) return std::nullopt;
   return fmt::format("{}/{}/mpi-{}", home, kFolder, as_name(space));
 }

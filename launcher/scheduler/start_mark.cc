@@ -9,6 +9,8 @@
 #include <iterator>
 #include <optional>
 
+#include "proto/scheduler_variables.h"
+
 namespace ddprun::launcher {
 namespace {
 
@@ -52,7 +54,8 @@ std::string start_mark(const EnvLookup& env) {
       mark += text + '.';
     }
     // A batch script may have the step of the process that submitted it; its pid is another one.
-    if (row.scheduler == Scheduler::kSlurmStep) mark += env("SLURM_TASK_PID").value_or("");
+    if (row.scheduler == Scheduler::kSlurmStep)
+      mark += env(scheduler_variables::kSlurmTaskPid).value_or("");
     mark += kSeparator;
   }
   return is_said ? mark : std::string();

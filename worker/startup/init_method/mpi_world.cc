@@ -9,41 +9,45 @@
 #include "base/numbers.h"
 #include "proto/host_list.h"
 #include "proto/job_ports.h"
+#include "proto/scheduler_variables.h"
 
 namespace ddprun::worker {
+
+namespace names = scheduler_variables;
+
 namespace {
 
-// Sources: Open MPI 4.1 mpirun(1), PALS mpiexec(1), Slurm srun(1), IBM's Job Step Manager,
-// jsrun(1). MPICH's hydra as it was seen to set them. An orted is itself a Slurm step, so MPI goes
-// first; what PALS starts may have variables of MPICH.
+// In the order in which they are looked for. An orted is itself a Slurm step, so MPI goes first;
+// what PALS starts may have variables of MPICH.
 struct Starter {
-  std::string_view name, size, rank, local_rank, local_size, job, hand_on;
+  std::string_view name;
+  names::Names variables;
+  std::string_view job;  // the variable that is the same on all ranks, and no other job's
+  std::string_view hand_on;
   std::string_view by_host;  // what numbers the ranks host by host, as many on each
 };
 constexpr std::array kStarters = {
-    Starter{"mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "mpirun -x MASTER_ADDR=HOST",
+    Starter{"mpirun", names::kOpenMpi, names::kOpenMpi.job, "mpirun -x MASTER_ADDR=HOST",
             "`mpirun --map-by ppr:N:node` with `--rank-by slot`"},
-    Starter{"PALS", "PMI_SIZE", "PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_APID",
-            "mpiexec --env MASTER_ADDR=HOST", "`mpiexec --ppn N`"},
-    Starter{"mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "",
-            "mpiexec -genv MASTER_ADDR HOST", "`mpiexec -ppn N`"},
-    Starter{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "", "SLURM_JOB_ID",
-            "srun --export=ALL,MASTER_ADDR=HOST",
+    Starter{"PALS", names::kPals, names::kPals.job, "mpiexec --env MASTER_ADDR=HOST",
+            "`mpiexec --ppn N`"},
+    Starter{"mpiexec", names::kMpich, names::kMpich.job, "mpiexec -genv MASTER_ADDR HOST",
+            "`mpiexec -ppn N`"},
+    Starter{"srun", names::kSlurmStep, names::kSlurmStep.job, "srun --export=ALL,MASTER_ADDR=HOST",
             "`srun --distribution=block --ntasks-per-node=N`"},
-    Starter{"jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK",
-            "JSM_NAMESPACE_LOCAL_SIZE", "PMIX_NAMESPACE", "jsrun -E MASTER_ADDR=HOST",
+    Starter{"jsrun", names::kJsrun, names::kJsrun.step, "jsrun -E MASTER_ADDR=HOST",
             "`jsrun --rs_per_host=N --tasks_per_rs=1 --launch_distribution=packed`"},
 };
 
 // The variables that only such a starter sets. A world of 1 in each of its processes would be a
 // silent error.
-constexpr std::array<std::string_view, 2> kSigns = {"PALS_RANKID", "JSM_NAMESPACE_SIZE"};
+constexpr std::array<std::string_view, 2> kSigns = {names::kPals.rank, names::kJsrun.ranks};
 
 const Starter* find_starter(const EnvLookup& env) {
   for (const Starter& starter : kStarters) {
-    const bool is_step = starter.name != "srun" || env("SLURM_STEP_ID").has_value();
-    const bool is_complete = env(starter.size) && env(starter.rank) && env(starter.local_rank);
+    const bool is_step = starter.name != "srun" || env(names::kSlurmStep.step).has_value();
+    const bool is_complete = env(starter.variables.ranks) && env(starter.variables.rank) &&
+                             env(starter.variables.local_rank);
     if (is_complete && is_step) return &starter;
   }
   return nullptr;
@@ -56,12 +60,14 @@ std::optional<Error> incomplete(const EnvLookup& env) {
   for (const std::string_view sign : kSigns) {
     if (!env(sign)) continue;
     const auto* const starter =
-        std::find_if(kStarters.begin(), kStarters.end(),
-                     [&](const Starter& one) { return one.size == sign || one.rank == sign; });
+        std::find_if(kStarters.begin(), kStarters.end(), [&](const Starter& one) {
+          return one.variables.ranks == sign || one.variables.rank == sign;
+        });
     return refusal(fmt::format(
         "{} is set, so {} starts this program, and {}, {} and {} are not all there: start it with "
         "ddprun, or let the ranks meet at a shared file (DDPRUN_INIT_METHOD=file:///PATH)",
-        sign, starter->name, starter->size, starter->rank, starter->local_rank));
+        sign, starter->name, starter->variables.ranks, starter->variables.rank,
+        starter->variables.local_rank));
   }
   return std::nullopt;
 }
@@ -93,10 +99,11 @@ std::optional<int> tasks_of(std::string_view list, int index) {
 // One reading of one starter's variables.
 class WorldReader {
  public:
-  WorldReader(const Starter& starter, const EnvLookup& env) : starter_(starter), env_(env) {}
+  WorldReader(const Starter& starter, const EnvLookup& env)
+      : starter_(starter), variables_(starter.variables), env_(env) {}
 
   Result<std::optional<StartedRank>> rank() {
-    StartedRank started{.rank = number(starter_.rank), .ranks = number(starter_.size)};
+    StartedRank started{.rank = number(variables_.rank), .ranks = number(variables_.ranks)};
     if (problem_) return *problem_;
     if (const std::string name = job(); !name.empty())
       started.job = fmt::format("{}-{}", starter_.name, name);
@@ -106,15 +113,15 @@ class WorldReader {
   }
 
   Result<std::optional<WorkerEnv>> run(int parent) {
-    world_.world_size = number(starter_.size);
+    world_.world_size = number(variables_.ranks);
     if (!problem_ && world_.world_size <= 1) return std::optional<WorkerEnv>();
-    world_.rank = number(starter_.rank);
-    world_.local_rank = number(starter_.local_rank);
+    world_.rank = number(variables_.rank);
+    world_.local_rank = number(variables_.local_rank);
     world_.local_world_size = local_size();
     if (problem_) return *problem_;
     if (world_.rank >= world_.world_size || world_.local_rank >= world_.local_world_size)
-      return refusal(fmt::format("{} says {}={} of {}={}", starter_.name, starter_.rank,
-                                 world_.rank, starter_.size, world_.world_size));
+      return refusal(fmt::format("{} says {}={} of {}={}", starter_.name, variables_.rank,
+                                 world_.rank, variables_.ranks, world_.world_size));
     if (auto wrong = place_on_hosts()) return *wrong;
     name_job(parent);
     world_.use_agent_store = true;
@@ -134,11 +141,11 @@ class WorldReader {
   }
 
   int local_size() {
-    if (!starter_.local_size.empty()) return number(starter_.local_size);
-    constexpr std::string_view kTasks = "SLURM_STEP_TASKS_PER_NODE";
-    const auto tasks = tasks_of(text(kTasks), number("SLURM_NODEID"));
+    if (!variables_.local_ranks.empty()) return number(variables_.local_ranks);
+    const std::string_view list = variables_.tasks;
+    const auto tasks = tasks_of(text(list), number(variables_.node));
     if (!tasks && !problem_)
-      problem_ = refusal(fmt::format("{}={}: expected a list of numbers", kTasks, text(kTasks)));
+      problem_ = refusal(fmt::format("{}={}: expected a list of numbers", list, text(list)));
     return tasks.value_or(0);
   }
 
@@ -159,7 +166,7 @@ class WorldReader {
     world_.master_addr = text("MASTER_ADDR");
     if (!world_.master_addr.empty()) return std::nullopt;
     const std::string_view variable =
-        starter_.name == "srun" ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+        variables_.hosts.empty() ? names::kSlurmJob.hosts : variables_.hosts;
     const auto hosts = parse_host_list(text(variable));
     if (!hosts)
       return refusal(fmt::format("{}={}: {}", variable, text(variable), hosts.error().message()));
@@ -176,7 +183,7 @@ class WorldReader {
   // Returns the starter's own name of the job; empty if it has none.
   std::string job() const {
     const std::string name = text(starter_.job);
-    return starter_.name == "srun" ? name + "." + text("SLURM_STEP_ID") : name;
+    return starter_.name == "srun" ? name + "." + text(variables_.step) : name;
   }
 
   // The same on all ranks, and mostly no other job's; so is the port that follows from it.
@@ -185,7 +192,7 @@ class WorldReader {
     // Two jobs of one allocation must not meet. If only their starter tells them apart, its pid
     // does.
     const bool by_parent = name.empty() && world_.node_count == 1;
-    for (const std::string_view allocation : {"SLURM_JOB_ID", "LSB_JOBID"})
+    for (const std::string_view allocation : {names::kSlurmJob.job, names::kLsf.job})
       if (name.empty()) name = text(allocation);
     if (by_parent) name += fmt::format("parent-{}", parent);
     world_.run_id = fmt::format("{}-{}", starter_.name, name);
@@ -193,6 +200,7 @@ class WorldReader {
   }
 
   const Starter& starter_;
+  const names::Names& variables_;  // the starter's
   const EnvLookup& env_;
   WorkerEnv world_;
   std::optional<Error> problem_;
