@@ -62,7 +62,8 @@ NodeSpec spec_of(int node) {
 }
 
 rendezvous::RoundPolicy policy_for(int nodes) {
-  return {.min_nodes = nodes, .max_nodes = nodes, .join_timeout = std::chrono::hours(1)};
+  return {
+      .min_nodes = nodes, .max_nodes = nodes, .settings = {.join_timeout = std::chrono::hours(1)}};
 }
 
 int pure(int nodes) {

@@ -186,26 +186,19 @@ void Daemon::forget_inherited() {
     group_->forget(rdzv_id, std::chrono::milliseconds(0));
 }
 
-// Returns the policy of the first node, with the launcher's defaults for values that an older one
-// leaves out.
+// Returns the policy of the first node.
 rendezvous::RoundPolicy Daemon::policy_of(const NodeSpec& spec) const {
   rendezvous::RoundPolicy policy{.min_nodes = spec.min_nodes,
                                  .max_nodes = spec.max_nodes,
-                                 .node_unit = spec.settings.node_unit,
+                                 .settings = rendezvous::with_defaults(spec.settings),
                                  .jitter_seed = random_number()};
-  const auto take = [](std::chrono::nanoseconds& field, std::chrono::milliseconds setting) {
-    if (setting.count() > 0) field = setting;
-  };
-  take(policy.join_timeout, spec.settings.join_timeout);
-  take(policy.last_call, spec.settings.last_call);
-  take(policy.resize_wait, spec.settings.resize_wait);
-  take(policy.resize_interval, spec.settings.resize_interval);
   // The leases that the leader before gave. Alone, we do not know to how many nodes.
   policy.takes_rounds_over = options_.resumes && !options_.has_group();
   const int nodes = options_.has_group() ? inherited_nodes_ : rendezvous::kMaxMembers;
   const auto lease = rendezvous::lease_for({}, nodes);
   policy.recovery_limit = lease.length + rendezvous::kFenceMargin;
-  policy.return_limit = std::max(policy.last_call, policy.recovery_limit);
+  policy.return_limit =
+      std::max<std::chrono::nanoseconds>(policy.settings.last_call, policy.recovery_limit);
   return policy;
 }
 

@@ -126,7 +126,6 @@ struct RendezvousPlan {
   Kind kind = Kind::kAlone;
   int min_nodes = 1;
   int max_nodes = 1;
-  int node_unit = 1;               // a round has a multiple of this
   int node_rank = 0;               // kStatic: this node's; otherwise preferred, -1: any
   rendezvous::EtcdPlan etcd;       // kEtcd only
   std::string host = "127.0.0.1";  // of the endpoint, or the master address; not by kAlone, kEtcd
@@ -145,13 +144,8 @@ struct RendezvousPlan {
   bool token_is_optional = false;
   TlsPlan tls{};
   std::string local_addr;  // --local-addr; empty: our address on the route to the endpoint
-  // How long nodes wait for a round, and for the address of `host`.
-  std::chrono::milliseconds join_timeout{600'000};
-  // How long the first round waits for more than min_nodes.
-  std::chrono::milliseconds last_call{30'000};
-  // How soon a running round with room takes newcomers in (rendezvous/core/round_policy.h).
-  std::chrono::milliseconds resize_wait{1'000};
-  std::chrono::milliseconds resize_interval{30'000};
+  // The job's rounds. Nodes wait up to `join_timeout` for the address of `host` and for etcd, too.
+  rendezvous::RoundSettings settings;
   // When the host takes a silent node for lost. The host's hold for all nodes.
   rendezvous::KeepAlive keep_alive;
   // A node whose connection breaks keeps its workers and comes back (rendezvous/recovery).

@@ -84,7 +84,7 @@ asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler
 // Looks up the endpoint. If some of its addresses are this node's own, returns one of them,
 // loopback last. open_c10d() then knows that this node can host.
 asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
-  const auto found = co_await look_up(loop_, plan_.host, plan_.join_timeout);
+  const auto found = co_await look_up(loop_, plan_.host, plan_.settings.join_timeout);
   if (!found) co_return found.error();
   for (const auto& address : *found) endpoint_addresses_.push_back(address.to_string());
   std::vector<asio::ip::address> own;
@@ -198,7 +198,7 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
     host_here(std::move(handler), store_host_);
     co_return Result<void>();
   }
-  auto etcd = co_await rendezvous::find_etcd(loop_, plan_.etcd, plan_.join_timeout);
+  auto etcd = co_await rendezvous::find_etcd(loop_, plan_.etcd, plan_.settings.join_timeout);
   if (!etcd) co_return etcd.error();
   set_address_for(rendezvous::member_to_reach(*etcd));
   session_ = std::make_unique<rendezvous::ElectedSession>(
@@ -210,7 +210,7 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
           .rdzv_id = follows_daemons() ? plan_.etcd.daemons : plan_.run_id,
           .hostname = host_name(),
           .contact_limit = plan_.connect_timeout,
-          .search_limit = plan_.join_timeout,
+          .search_limit = plan_.settings.join_timeout,
           .follows_only = follows_daemons(),
           .look_while_following = follows_daemons() ? look_every() : std::chrono::milliseconds(0),
           .node_lease = rendezvous::lease_for(plan_.keep_alive, plan_.max_nodes).length,
@@ -282,19 +282,16 @@ void NodeServices::make_host(rendezvous::JobRecord record) {
   const auto lease = rendezvous::lease_for(plan_.keep_alive, plan_.max_nodes);
   host_ = std::make_unique<rendezvous::Host>(
       loop_,
-      rendezvous::RoundPolicy{.min_nodes = plan_.min_nodes,
-                              .max_nodes = plan_.max_nodes,
-                              .join_timeout = plan_.join_timeout,
-                              .last_call = plan_.last_call,
-                              .node_unit = plan_.node_unit,
-                              .recovery_limit = lease.length + rendezvous::kFenceMargin,
-                              .return_limit = std::max<std::chrono::nanoseconds>(
-                                  plan_.last_call, lease.length + rendezvous::kFenceMargin),
-                              // The record of a job that stood still as a whole is forgotten.
-                              .takes_rounds_over = plan_.kind == RendezvousPlan::Kind::kEtcd,
-                              .resize_wait = plan_.resize_wait,
-                              .resize_interval = plan_.resize_interval,
-                              .jitter_seed = random_number()},
+      rendezvous::RoundPolicy{
+          .min_nodes = plan_.min_nodes,
+          .max_nodes = plan_.max_nodes,
+          .settings = plan_.settings,
+          .recovery_limit = lease.length + rendezvous::kFenceMargin,
+          .return_limit = std::max<std::chrono::nanoseconds>(
+              plan_.settings.last_call, lease.length + rendezvous::kFenceMargin),
+          // The record of a job that stood still as a whole is forgotten.
+          .takes_rounds_over = plan_.kind == RendezvousPlan::Kind::kEtcd,
+          .jitter_seed = random_number()},
       std::move(record));
   control_ = std::make_unique<rendezvous::JobControl>(*host_, plan_.run_id);
   // Now all workers of the last round are gone and none of the next has started. Only at this

@@ -24,11 +24,7 @@ rendezvous::NodeSpec node_spec(const AgentConfig& config, const std::string& hos
           .backoff_max = restarts.backoff_max,
           .min_nodes = plan.min_nodes,
           .max_nodes = plan.max_nodes,
-          .settings = {.join_timeout = plan.join_timeout,
-                       .last_call = plan.last_call,
-                       .resize_wait = plan.resize_wait,
-                       .resize_interval = plan.resize_interval,
-                       .node_unit = plan.node_unit}};
+          .settings = plan.settings};
 }
 
 }  // namespace ddprun::agent

@@ -93,8 +93,10 @@ void write_result(const std::string& path, bool failed) {
 }  // namespace
 
 RendezvousConf doctor_rendezvous(RendezvousConf conf) {
-  for (std::chrono::seconds* limit : {&conf.join_timeout, &conf.read_timeout, &conf.timeout})
+  for (std::chrono::seconds* limit : {&conf.read_timeout, &conf.timeout})
     *limit = std::min(*limit, kRendezvousLimit);
+  conf.settings.join_timeout =
+      std::min<std::chrono::milliseconds>(conf.settings.join_timeout, kRendezvousLimit);
   return conf;
 }
 

@@ -32,20 +32,17 @@ bool has(const std::vector<std::string>& variables, const std::string& name) {
 agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string& token) {
   agent::RendezvousPlan plan{.min_nodes = options.nodes.min,
                              .max_nodes = options.nodes.max,
-                             .node_unit = options.node_unit,
                              .node_rank = options.node_rank,
                              .is_host = options.rendezvous_conf.is_host,
                              .run_id = options.run_id,
                              .token = token,
                              .tls = options.rendezvous_conf.tls,
                              .local_addr = options.local_addr.value_or(""),
-                             .join_timeout = options.rendezvous_conf.join_timeout,
-                             .last_call = options.rendezvous_conf.last_call,
-                             .resize_wait = options.rendezvous_conf.resize_wait,
-                             .resize_interval = options.rendezvous_conf.resize_interval,
+                             .settings = options.rendezvous_conf.settings,
                              .resumes = options.rendezvous_conf.resumes,
                              .shares_store = options.shares_store,
                              .connect_timeout = options.rendezvous_conf.read_timeout};
+  plan.settings.node_unit = options.node_unit;
   switch (options.rendezvous) {
     case Rendezvous::kLocal:
       plan.kind = agent::RendezvousPlan::Kind::kAlone;
@@ -54,7 +51,7 @@ agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string&
     case Rendezvous::kStatic:
       plan.kind = agent::RendezvousPlan::Kind::kStatic;
       // The static backend has one limit for everything (`timeout` in --rdzv-conf).
-      plan.join_timeout = plan.connect_timeout = options.rendezvous_conf.timeout;
+      plan.settings.join_timeout = plan.connect_timeout = options.rendezvous_conf.timeout;
       break;
     case Rendezvous::kC10d:
       plan.kind = agent::RendezvousPlan::Kind::kC10d;

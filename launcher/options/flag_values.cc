@@ -115,17 +115,32 @@ std::optional<Error> check_not_negative(std::string_view key, std::string_view t
   return expected(fmt::format("{} to be a whole number from 0", key));
 }
 
-// A key whose value is a number of seconds that passes `check`. More than kMaxSeconds is
-// taken as kMaxSeconds: people write "for ever" so, and torchrun takes a million years, too.
-ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*member,
-                   std::optional<Error> (*check)(std::string_view,
-                                                 std::string_view) = check_positive) {
+// The check of a value.
+using Check = std::optional<Error> (*)(std::string_view key, std::string_view text);
+
+// Puts a number of seconds that passes `check` into a time. More than kMaxSeconds is taken as
+// kMaxSeconds: people write "for ever" so, and torchrun takes a million years, too.
+template <class Length>
+std::optional<Error> set_seconds(Length& time, std::string_view text,
+                                 const std::optional<Error>& error) {
+  if (error) return error;
+  const auto most = static_cast<std::int64_t>(kMaxSeconds);
+  time = std::chrono::seconds(std::min(*parse_signed<std::int64_t>(text), most));
+  return std::nullopt;
+}
+
+// A key whose value is a number of seconds.
+ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*member) {
+  return [key, member](RendezvousConf& conf, std::string_view text) {
+    return set_seconds(conf.*member, text, check_positive(key, text));
+  };
+}
+
+ConfSetter seconds(std::string_view key,
+                   std::chrono::milliseconds rendezvous::RoundSettings::*member,
+                   Check check = check_positive) {
   return [key, member, check](RendezvousConf& conf, std::string_view text) {
-    auto error = check(key, text);
-    if (error) return error;
-    const auto most = static_cast<std::int64_t>(kMaxSeconds);
-    conf.*member = std::chrono::seconds(std::min(*parse_signed<std::int64_t>(text), most));
-    return std::optional<Error>();
+    return set_seconds(conf.settings.*member, text, check(key, text));
   };
 }
 
@@ -200,14 +215,15 @@ ConfSetter on_or_off(std::string_view key, bool& (*field)(RendezvousConf&)) {
 // warned of.
 std::map<std::string_view, ConfSetter> make_conf_setters() {
   using Conf = RendezvousConf;
+  using Round = rendezvous::RoundSettings;
   std::map<std::string_view, ConfSetter> setters = {
       {"is_host", set_is_host},
       {"store_type", check_store_type},
       {"cas_backoff_max_seconds", check_backoff},
-      {"join_timeout", seconds("join_timeout", &Conf::join_timeout)},
-      {"last_call_timeout", seconds("last_call_timeout", &Conf::last_call)},
-      {"resize_wait", seconds("resize_wait", &Conf::resize_wait, check_not_negative)},
-      {"resize_interval", seconds("resize_interval", &Conf::resize_interval, check_not_negative)},
+      {"join_timeout", seconds("join_timeout", &Round::join_timeout)},
+      {"last_call_timeout", seconds("last_call_timeout", &Round::last_call)},
+      {"resize_wait", seconds("resize_wait", &Round::resize_wait, check_not_negative)},
+      {"resize_interval", seconds("resize_interval", &Round::resize_interval, check_not_negative)},
       {"read_timeout", seconds("read_timeout", &Conf::read_timeout)},
       {"timeout", seconds("timeout", &Conf::timeout)},
       {"close_timeout", checked_only("close_timeout")},

@@ -94,13 +94,9 @@ struct BadConfValue {
 // its like) steer torchrun's own state machine. They are checked and not kept: nothing here waits
 // for a heartbeat.
 struct RendezvousConf {
-  std::optional<bool> is_host{};           // c10d: whether the host is here; unset: find out
-  std::chrono::seconds join_timeout{600};  // c10d: until the round must be complete
-  std::chrono::seconds last_call{30};      // c10d: wait beyond MIN nodes, in the first round
-  // c10d, ddprun's own: how soon a running round takes newcomers in
-  // (rendezvous/core/round_policy.h).
-  std::chrono::seconds resize_wait{1};
-  std::chrono::seconds resize_interval{30};
+  std::optional<bool> is_host{};  // c10d: whether the host is here; unset: find out
+  // c10d: how rounds are formed. All but node_unit, which is a flag of its own.
+  rendezvous::RoundSettings settings{};
   std::chrono::seconds read_timeout{60};  // c10d: until the endpoint must be reached
   // c10d: how soon a silent node is taken for lost (rendezvous/core/keep_alive.h).
   std::chrono::seconds keep_alive_interval{12};

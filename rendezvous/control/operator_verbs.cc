@@ -94,7 +94,7 @@ Result<Outcome> resize(Membership& membership, int min_nodes, int max_nodes, Tim
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{}:{} nodes: expected 1 <= MIN <= MAX <= {}", min_nodes, max_nodes,
                              kMaxNodes));
-  const int unit = membership.policy().node_unit;
+  const int unit = membership.policy().settings.node_unit;
   if (min_nodes % unit != 0 || max_nodes % unit != 0)
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{}:{} nodes: the job's --node-unit is {}, and both must be multiples",

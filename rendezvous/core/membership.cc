@@ -32,9 +32,9 @@ Membership::Membership(RoundPolicy policy, JobRecord record)
   DDPRUN_ASSERT(policy.min_nodes >= 1);
   DDPRUN_ASSERT(policy.min_nodes <= policy.max_nodes);
   DDPRUN_ASSERT(policy.max_nodes <= kMaxNodes);
-  DDPRUN_ASSERT(policy.node_unit >= 1);
-  DDPRUN_ASSERT(policy.min_nodes % policy.node_unit == 0);
-  DDPRUN_ASSERT(policy.max_nodes % policy.node_unit == 0);
+  DDPRUN_ASSERT(policy.settings.node_unit >= 1);
+  DDPRUN_ASSERT(policy.min_nodes % policy.settings.node_unit == 0);
+  DDPRUN_ASSERT(policy.max_nodes % policy.settings.node_unit == 0);
 }
 
 // ---- events ----
@@ -370,7 +370,7 @@ void Membership::consider_resize(Time now, Outcome& outcome) {
 void Membership::give_up(Outcome& outcome) {
   end_text_ = fmt::format("{} of {} nodes joined within join_timeout={} s",
                           members_.count(MemberState::kWaiting), policy_.min_nodes,
-                          in_seconds(policy_.join_timeout));
+                          in_seconds(policy_.settings.join_timeout));
   const Error error(ErrorCode::kTimedOut, "rendezvous: " + end_text_);
   phase_ = Phase::kEnded;
   outcome.ended = JobEnded{.cause = {.message = end_text_}};

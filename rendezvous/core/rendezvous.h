@@ -23,13 +23,23 @@ inline constexpr int kMaxNodes = 16384;
 // The most nodes that the rendezvous knows at one time: those of a round, spares and refused ones.
 inline constexpr int kMaxMembers = kMaxNodes + 1024;
 
-// How a job's rounds are formed, as its nodes were told (rendezvous/core/round_policy.h says what
-// each means). A time of 0: not told.
+// How a job's rounds are formed, as its nodes were told. Flags, the agent's plan, a node's join and
+// the policy of a host have these by value. The defaults are torchrun's.
 struct RoundSettings {
-  std::chrono::milliseconds join_timeout{0};
-  std::chrono::milliseconds last_call{0};
-  std::chrono::milliseconds resize_wait{0};
-  std::chrono::milliseconds resize_interval{0};
+  // How long nodes wait for a round. The time starts with the first node that waits while no worker
+  // of the last round lives. At its end the round starts if min_nodes are there; otherwise the job
+  // ends.
+  std::chrono::milliseconds join_timeout{600'000};
+  // How long the first round, once it has min_nodes, waits for more nodes. The time starts when
+  // min_nodes is reached. A late joiner does not start it again. Otherwise nodes that come one by
+  // one could delay the round up to join_timeout.
+  std::chrono::milliseconds last_call{30'000};
+  // A running round with room is broken for newcomers. That is this long after the first of them
+  // came, so that several come at once. It is not sooner than `resize_interval` after the last such
+  // break.
+  std::chrono::milliseconds resize_wait{1'000};
+  std::chrono::milliseconds resize_interval{30'000};
+  // The number of nodes of a round is a multiple of this; so must be min_nodes and max_nodes.
   int node_unit = 1;
 
   bool operator==(const RoundSettings&) const = default;
@@ -60,7 +70,7 @@ struct NodeSpec {
   int min_nodes = 0;
   int max_nodes = 0;
   // The settings of the job, used if this node is its first one. A host that serves one job has its
-  // own.
+  // own. A time is 0 if an older node does not send it.
   RoundSettings settings;
 
   bool operator==(const NodeSpec&) const = default;

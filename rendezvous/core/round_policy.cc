@@ -4,6 +4,14 @@
 
 namespace ddprun::rendezvous {
 
+RoundSettings with_defaults(RoundSettings settings) {
+  const RoundSettings usual;
+  for (const auto time : {&RoundSettings::join_timeout, &RoundSettings::last_call,
+                          &RoundSettings::resize_wait, &RoundSettings::resize_interval})
+    if ((settings.*time).count() <= 0) settings.*time = usual.*time;
+  return settings;
+}
+
 Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   // This comes before all other reasons: workers of two rounds must not run at once. A node that
   // still stops its workers may keep its seat. Each of them ends by its own grace or lease, so
@@ -15,7 +23,7 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   if (roster.waiting == 0) return {RoundDecision::kWait, Reason::kNobody, Time::max()};
   // A full round has to wait for its restart, too.
   if (now < roster.not_before) return {RoundDecision::kWait, Reason::kBackoff, roster.not_before};
-  const Time given_up_at = roster.waiting_since + policy.join_timeout;
+  const Time given_up_at = roster.waiting_since + policy.settings.join_timeout;
   // More wait only where an operator lowered max_nodes.
   if (roster.waiting >= policy.max_nodes) return {RoundDecision::kClose, Reason::kFull, now};
   const bool enough = roster.waiting >= policy.min_nodes;
@@ -27,7 +35,7 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   // All nodes that live are back after a restart. A last call would only cost time. A resize takes
   // in the nodes that come later.
   if (!roster.is_first) return {RoundDecision::kClose, Reason::kAllBack, now};
-  const Time last_call_ends = roster.min_reached_at + policy.last_call;
+  const Time last_call_ends = roster.min_reached_at + policy.settings.last_call;
   if (now >= last_call_ends) return {RoundDecision::kClose, Reason::kLastCallOver, now};
   return {RoundDecision::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
 }
@@ -41,14 +49,14 @@ Await awaited(Reason reason) {
 
 int usable_nodes(int nodes, const RoundPolicy& policy) {
   const int most = std::min(nodes, policy.max_nodes);
-  return most - most % policy.node_unit;
+  return most - most % policy.settings.node_unit;
 }
 
 Time resize_at(int running, int spares, Time since, std::optional<Time> last,
                const RoundPolicy& policy) {
   if (spares == 0 || usable_nodes(running + spares, policy) <= running) return Time::max();
-  const Time gathered = since + policy.resize_wait;
-  return last ? std::max(gathered, *last + policy.resize_interval) : gathered;
+  const Time gathered = since + policy.settings.resize_wait;
+  return last ? std::max(gathered, *last + policy.settings.resize_interval) : gathered;
 }
 
 }  // namespace ddprun::rendezvous

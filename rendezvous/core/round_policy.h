@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "rendezvous/core/rendezvous.h"
 #include "rendezvous/core/restart_budget.h"
 
 namespace ddprun::rendezvous {
@@ -13,16 +14,7 @@ namespace ddprun::rendezvous {
 struct RoundPolicy {
   int min_nodes = 1;
   int max_nodes = 1;
-  // How long nodes wait for a round. The time starts with the first node that waits while no worker
-  // of the last round lives. At its end the round starts if min_nodes are there; otherwise the job
-  // ends.
-  std::chrono::nanoseconds join_timeout = std::chrono::seconds(600);
-  // How long the first round, once it has min_nodes, waits for more nodes. The time starts when
-  // min_nodes is reached. A late joiner does not start it again. Otherwise nodes that come one by
-  // one could delay the round up to join_timeout.
-  std::chrono::nanoseconds last_call = std::chrono::seconds(30);
-  // The number of nodes of a round is a multiple of this; so must be min_nodes and max_nodes.
-  int node_unit = 1;
+  RoundSettings settings;
   // How long the nodes of a round that another leader gathered are awaited. Until the first of
   // these ends, workers of nodes that are not back may run. It must not be shorter than a lease
   // with the other leader. Until the second, no round that has room for them starts without them.
@@ -30,13 +22,11 @@ struct RoundPolicy {
   std::chrono::nanoseconds return_limit = std::chrono::seconds(30);
   // A host that has published no round goes on with that of its first node to come back.
   bool takes_rounds_over = false;
-  // A running round with room is broken for newcomers. That is this long after the first of them
-  // came, so that several come at once. It is not sooner than `resize_interval` after the last such
-  // break.
-  std::chrono::nanoseconds resize_wait = std::chrono::seconds(1);
-  std::chrono::nanoseconds resize_interval = std::chrono::seconds(30);
   std::uint64_t jitter_seed = 0;  // for the random part of the waits between restarts
 };
+
+// Returns a node's settings, with the default of each time that an older node leaves out (0).
+RoundSettings with_defaults(RoundSettings settings);
 
 // The input of decide().
 struct Roster {

@@ -55,7 +55,7 @@ void check_options(const Options& options) {
   DDPRUN_ASSERT(!options.script.empty() && !options.run_id.empty());
   for (const std::string& warning : options.warnings) DDPRUN_ASSERT(is_one_line(warning));
   const RendezvousConf& conf = options.rendezvous_conf;
-  DDPRUN_ASSERT(conf.join_timeout.count() > 0 && conf.last_call.count() > 0);
+  DDPRUN_ASSERT(conf.settings.join_timeout.count() > 0 && conf.settings.last_call.count() > 0);
   DDPRUN_ASSERT(conf.read_timeout.count() > 0 && conf.keep_alive_interval.count() > 0);
   switch (options.rendezvous) {
     case Rendezvous::kLocal:

@@ -43,10 +43,13 @@ void read_endpoints(std::string_view text) {
 void read_conf(std::string_view text) {
   const auto conf = parse_rendezvous_conf(text);
   if (!conf) return;
-  for (const auto time : {conf->join_timeout, conf->last_call, conf->read_timeout,
-                          conf->keep_alive_interval, conf->timeout})
+  const auto& settings = conf->settings;
+  for (const std::chrono::milliseconds time :
+       {settings.join_timeout, settings.last_call, std::chrono::milliseconds(conf->read_timeout),
+        std::chrono::milliseconds(conf->keep_alive_interval),
+        std::chrono::milliseconds(conf->timeout)})
     DDPRUN_ASSERT(time.count() > 0 && time <= kMostMs);
-  for (const auto time : {conf->resize_wait, conf->resize_interval})
+  for (const auto time : {settings.resize_wait, settings.resize_interval})
     DDPRUN_ASSERT(time.count() >= 0 && time <= kMostMs);
   DDPRUN_ASSERT(conf->keep_alive_max_attempt > 0 && conf->keep_alive_max_attempt <= kMaxKeepAlive);
   DDPRUN_ASSERT(conf->keep_alive_interval.count() <= kMaxKeepAlive);

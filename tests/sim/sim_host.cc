@@ -280,7 +280,7 @@ void SimHost::publish(const rendezvous::Outcome& outcome) {
   check_seats_are_kept(published.sessions);
   EXPECT_GE(round.node_count, policy.min_nodes);
   EXPECT_LE(round.node_count, policy.max_nodes);
-  EXPECT_EQ(round.node_count % policy.node_unit, 0);
+  EXPECT_EQ(round.node_count % policy.settings.node_unit, 0);
   EXPECT_EQ(std::ssize(published.seats), round.node_count);
   EXPECT_EQ(std::set<SessionId>(published.sessions.begin(), published.sessions.end()).size(),
             published.seats.size());

@@ -85,7 +85,7 @@ void SimHost::check_growth(const rendezvous::Outcome& outcome) {
   if (!outcome.broken || !outcome.broken->is_resize || outcome.broken->cause.message == "left")
     return;
   if (seated_.empty()) return;
-  EXPECT_GE(now() - grown_at_, plan_.policy.resize_interval) << "it grows too often";
+  EXPECT_GE(now() - grown_at_, plan_.policy.settings.resize_interval) << "it grows too often";
   grown_at_ = now();
 }
 
@@ -110,12 +110,12 @@ void SimHost::check_room() {
   if (!round_runs() || !done_.empty() || usable <= seats) return room_since_.reset();
   if (room_since_) return;
   room_since_ = now();
-  const auto most = plan_.policy.resize_wait + plan_.policy.resize_interval + milliseconds(1);
+  const auto most =
+      plan_.policy.settings.resize_wait + plan_.policy.settings.resize_interval + milliseconds(1);
   // Looked at by itself: an event would wake the membership up.
-  time_.at(clock_.global(now() + std::chrono::duration_cast<milliseconds>(most)),
-           [this, since = room_since_] {
-             arrive([this, since] { EXPECT_NE(room_since_, since) << "a newcomer was forgotten"; });
-           });
+  time_.at(clock_.global(now() + most), [this, since = room_since_] {
+    arrive([this, since] { EXPECT_NE(room_since_, since) << "a newcomer was forgotten"; });
+  });
 }
 
 // No more nodes wait than there are seats. A round with all the nodes that it can have waits for
@@ -136,7 +136,7 @@ void SimHost::check_waits() const {
 void SimHost::check_seats_are_kept(const std::vector<SessionId>& sessions) {
   for (const SessionId session : seated_) {
     const Session* const node = holder(session);
-    if (plan_.policy.node_unit > 1 || node == nullptr || node->left) continue;
+    if (plan_.policy.settings.node_unit > 1 || node == nullptr || node->left) continue;
     EXPECT_EQ(std::ranges::count(sessions, session), 1) << "lost its seat: " << session;
   }
   for (std::size_t seat = 0; seat < std::min(seated_.size(), sessions.size()); ++seat) {

@@ -25,10 +25,10 @@ JobPlan Simulation::make_plan(VirtualTime& time, bool is_calm) {
   const int min = is_calm || time.one_in(2) ? max : unit * (1 + time.draw(max / unit));
   return {.policy = {.min_nodes = min,
                      .max_nodes = max,
-                     .join_timeout = kJoinTimeout,
-                     .last_call = seconds(1 + time.draw(5)),
-                     .node_unit = unit,
-                     .resize_interval = seconds(2 + time.draw(30))},
+                     .settings = {.join_timeout = kJoinTimeout,
+                                  .last_call = seconds(1 + time.draw(5)),
+                                  .resize_interval = seconds(2 + time.draw(30)),
+                                  .node_unit = unit}},
           .budget = time.draw(10),
           .keep_alive = {.interval = seconds(1)}};
 }

@@ -25,13 +25,17 @@ JobPlan Takeover::make_plan(VirtualTime& time, bool is_calm) {
   const int min = is_calm || time.one_in(2) ? max : 1 + time.draw(max);
   const rendezvous::KeepAlive keep_alive{.interval = seconds(1)};
   const auto lease = rendezvous::lease_for(keep_alive, max);
+  // The draws keep their order: a seed means the same case.
+  const seconds last_call(1 + time.draw(3));
+  const seconds return_limit(5 + time.draw(10));
+  const seconds resize_interval(2 + time.draw(30));
   return {.policy = {.min_nodes = min,
                      .max_nodes = max,
-                     .join_timeout = kNoJoinTimeout,
-                     .last_call = seconds(1 + time.draw(3)),
+                     .settings = {.join_timeout = kNoJoinTimeout,
+                                  .last_call = last_call,
+                                  .resize_interval = resize_interval},
                      .recovery_limit = lease.length + rendezvous::kFenceMargin,
-                     .return_limit = seconds(5 + time.draw(10)),
-                     .resize_interval = seconds(2 + time.draw(30))},
+                     .return_limit = return_limit},
           .budget = 1 + time.draw(10),
           .keep_alive = keep_alive};
 }

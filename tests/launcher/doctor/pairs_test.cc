@@ -128,11 +128,11 @@ TEST(Peers, HaveTimeForAllPairs) {
 
 TEST(Between, WaitsForNobodyAsLongAsAJobMay) {
   const RendezvousConf usual = doctor_rendezvous({});
-  EXPECT_EQ(usual.join_timeout, kRendezvousLimit);
+  EXPECT_EQ(usual.settings.join_timeout, kRendezvousLimit);
   EXPECT_EQ(usual.read_timeout, kRendezvousLimit);
   EXPECT_EQ(usual.timeout, kRendezvousLimit);
   RendezvousConf quick;
-  quick.join_timeout = quick.read_timeout = quick.timeout = std::chrono::seconds(1);
+  quick.settings.join_timeout = quick.read_timeout = quick.timeout = std::chrono::seconds(1);
   EXPECT_EQ(doctor_rendezvous(quick), quick);
 }
 

@@ -55,6 +55,21 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
   EXPECT_EQ(agent.job_cookie, "c");
 }
 
+TEST(Plan, CarriesHowRoundsAreFormed) {
+  using std::chrono::seconds;
+  const agent::AgentConfig agent =
+      plan_of({"--nnodes=2:6", "--node-unit=2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1:1",
+               "--rdzv-id=j",
+               "--rdzv-conf=join_timeout=9,last_call_timeout=8,resize_wait=0,resize_interval=7",
+               "E"})
+          .agent;
+  EXPECT_EQ(agent.rendezvous.settings, (rendezvous::RoundSettings{.join_timeout = seconds(9),
+                                                                  .last_call = seconds(8),
+                                                                  .resize_wait = seconds(0),
+                                                                  .resize_interval = seconds(7),
+                                                                  .node_unit = 2}));
+}
+
 TEST(Plan, ShowsOnlyTheRanksThatTheFilterNames) {
   const auto streams =
       plan_of({"--nproc-per-node=3", "-t", "0:1,2:3", "-r2", "--local-ranks-filter=2,9", "E"})

@@ -166,8 +166,8 @@ TEST(ParseBackoff, TakesABaseAndAMost) {
 
 TEST(ParseRendezvousConf, HasTorchrunsDefaults) {
   const RendezvousConf conf = *parse_rendezvous_conf("");
-  EXPECT_EQ(conf.join_timeout.count(), 600);
-  EXPECT_EQ(conf.last_call.count(), 30);
+  EXPECT_EQ(conf.settings.join_timeout, std::chrono::seconds(600));
+  EXPECT_EQ(conf.settings.last_call, std::chrono::seconds(30));
   EXPECT_EQ(conf.read_timeout.count(), 60);
   EXPECT_EQ(conf.timeout.count(), 900);
   EXPECT_EQ(conf.is_host, std::nullopt);
@@ -179,8 +179,8 @@ TEST(ParseRendezvousConf, SetsEveryKeyItself) {
       "3,heartbeat_timeout=4,keep_alive_interval=5,"
       "keep_alive_max_attempt=6,read_timeout=7,timeout=8,store_type=tcp,cas_backoff_max_seconds=0."
       "5");
-  EXPECT_EQ(conf.join_timeout.count(), 1);
-  EXPECT_EQ(conf.last_call.count(), 2);
+  EXPECT_EQ(conf.settings.join_timeout, std::chrono::seconds(1));
+  EXPECT_EQ(conf.settings.last_call, std::chrono::seconds(2));
   EXPECT_EQ(conf.read_timeout.count(), 7);
   EXPECT_EQ(conf.timeout.count(), 8);
   EXPECT_EQ(conf.known_keys.size(), 10U);
@@ -194,7 +194,7 @@ TEST(ParseRendezvousConf, TakesMoreSecondsThanAnybodyWaits) {
     const auto conf =
         *parse_rendezvous_conf("heartbeat_timeout=9999999999,join_timeout=" + std::string(text));
     EXPECT_TRUE(conf.bad_values.empty()) << text;
-    EXPECT_EQ(conf.join_timeout, std::chrono::seconds(1'000'000'000)) << text;
+    EXPECT_EQ(conf.settings.join_timeout, std::chrono::seconds(1'000'000'000)) << text;
   }
   EXPECT_EQ(parse_rendezvous_conf("join_timeout=9223372036854775808")->bad_values.size(), 1U);
 }
@@ -259,7 +259,7 @@ TEST(ParseRendezvousConf, KeepsValuesThatDoNotFitForWhoKnowsTheBackend) {
     EXPECT_TRUE(std::string_view(text).starts_with(conf.bad_values[0].key + "="));
     EXPECT_EQ(conf.bad_values[0].error.code(), ErrorCode::kInvalidArgument) << text;
     EXPECT_TRUE(conf.known_keys.empty()) << text;
-    EXPECT_EQ(conf.join_timeout.count(), 600) << "the default stays";
+    EXPECT_EQ(conf.settings.join_timeout, std::chrono::seconds(600)) << "the default stays";
   }
   EXPECT_EQ(parse_rendezvous_conf("join_timeout=x")->bad_values[0].error.message(),
             "expected join_timeout to be a whole number above 0");

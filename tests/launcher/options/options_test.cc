@@ -435,7 +435,7 @@ TEST(Options, ReadOutputAndTheRest) {
   EXPECT_EQ(options.role, "trn");
   EXPECT_EQ(options.restarts.max_restarts, 3);
   EXPECT_EQ(options.local_addr, "10.0.0.2");
-  EXPECT_EQ(options.rendezvous_conf.join_timeout.count(), 4);
+  EXPECT_EQ(options.rendezvous_conf.settings.join_timeout, std::chrono::seconds(4));
   EXPECT_EQ(options.rendezvous_conf.is_host, true);
   EXPECT_EQ(good({"--role=", "E"}).role, "");
 }

@@ -34,7 +34,7 @@ TEST(Placement, CompletesTheNumberOfNodes) {
   EXPECT_EQ(good_in("indexed_job", {"--nnodes=4", "E"}).endpoint.host,
             "digits-0.digits.default.svc.cluster.local");
   const Options conf = good_in("slurm_step", {"--rdzv-conf=join_timeout=7", "E"});
-  EXPECT_EQ(conf.rendezvous_conf.join_timeout.count(), 7);
+  EXPECT_EQ(conf.rendezvous_conf.settings.join_timeout, std::chrono::seconds(7));
   EXPECT_EQ(conf.rendezvous_conf.is_host, false);
 }
 

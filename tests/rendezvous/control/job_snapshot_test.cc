@@ -31,7 +31,8 @@ class JobSnapshotTest : public testing::Test {
   JobSnapshot status() const { return status_of(membership, log, now); }
 
   Time now = kStart;
-  Membership membership{{.min_nodes = 2, .max_nodes = 2, .join_timeout = seconds(60)}};
+  Membership membership{
+      {.min_nodes = 2, .max_nodes = 2, .settings = {.join_timeout = seconds(60)}}};
   JobEventLog log;
 };
 

@@ -102,7 +102,7 @@ TEST_F(OperatorVerbs, GivenRanksAreFixed) {
 }
 
 TEST(OperatorVerbsOfUnits, BothNumbersAreMultiples) {
-  Membership membership({.min_nodes = 2, .max_nodes = 4, .node_unit = 2});
+  Membership membership({.min_nodes = 2, .max_nodes = 4, .settings = {.node_unit = 2}});
   EXPECT_FALSE(resize(membership, 2, 3, kNow).has_value());
   EXPECT_TRUE(resize(membership, 4, 6, kNow).has_value());
   EXPECT_EQ(membership.policy().max_nodes, 6);

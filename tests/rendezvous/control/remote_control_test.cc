@@ -102,7 +102,9 @@ class ControlTest : public RemoteTest {
 
   struct Job {
     Job(asio::io_context& loop, const std::string& id)
-        : host(loop, {.min_nodes = 1, .max_nodes = 2, .last_call = std::chrono::minutes(10)}),
+        : host(loop, {.min_nodes = 1,
+                      .max_nodes = 2,
+                      .settings = {.last_call = std::chrono::minutes(10)}}),
           control(host, id) {}
     Host host;
     JobControl control;

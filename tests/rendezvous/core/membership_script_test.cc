@@ -28,14 +28,14 @@ RoundPolicy make_policy(const Command& command) {
   const int min = std::stoi(nodes);
   return {.min_nodes = min,
           .max_nodes = colon == std::string::npos ? min : std::stoi(nodes.substr(colon + 1)),
-          .join_timeout = seconds(command.number("join_timeout", 600)),
-          .last_call = seconds(command.number("last_call", 30)),
-          .node_unit = command.number("unit", 1),
+          .settings = {.join_timeout = seconds(command.number("join_timeout", 600)),
+                       .last_call = seconds(command.number("last_call", 30)),
+                       .resize_wait = seconds(command.number("resize_wait", 1)),
+                       .resize_interval = seconds(command.number("resize_interval", 30)),
+                       .node_unit = command.number("unit", 1)},
           .recovery_limit = seconds(command.number("recovery_limit", 4)),
           .return_limit = seconds(command.number("return_limit", 30)),
-          .takes_rounds_over = command.number("takes_over", 0) == 1,
-          .resize_wait = seconds(command.number("resize_wait", 1)),
-          .resize_interval = seconds(command.number("resize_interval", 30))};
+          .takes_rounds_over = command.number("takes_over", 0) == 1};
 }
 
 // Makes the record that another leader left: `policy … round=4`.

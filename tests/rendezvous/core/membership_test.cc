@@ -14,7 +14,9 @@ using std::chrono::seconds;
 
 const Time kStart = Time{} + std::chrono::hours(1);
 constexpr RoundPolicy kElastic{
-    .min_nodes = 2, .max_nodes = 4, .join_timeout = seconds(600), .last_call = seconds(30)};
+    .min_nodes = 2,
+    .max_nodes = 4,
+    .settings = {.join_timeout = seconds(600), .last_call = seconds(30)}};
 
 Roster roster(int waiting, int returning = 0) {
   return {.waiting = waiting,
@@ -91,7 +93,7 @@ TEST(Resize, NeedsRoomAndAWholeUnit) {
   EXPECT_EQ(resize_at(4, 1, kStart, {}, policy), Time::max());
   EXPECT_EQ(resize_at(3, 0, kStart, {}, policy), Time::max());
   EXPECT_EQ(resize_at(3, 1, kStart, {}, policy), kStart + seconds(1));
-  policy.node_unit = 2;
+  policy.settings.node_unit = 2;
   EXPECT_EQ(resize_at(2, 1, kStart, {}, policy), Time::max());
   EXPECT_EQ(resize_at(2, 2, kStart, {}, policy), kStart + seconds(1));
 }
@@ -103,12 +105,27 @@ TEST(Resize, ComesNoSoonerThanTheIntervalAfterTheLast) {
 
 TEST(Decide, EndsTheLastCallNoLaterThanTheJoinTimeout) {
   RoundPolicy policy = kElastic;
-  policy.join_timeout = seconds(20);
+  policy.settings.join_timeout = seconds(20);
   EXPECT_EQ(decide(roster(2), policy, kStart + seconds(15)).look_again_at, kStart + seconds(20));
 }
 
+TEST(RoundSettings, TimesThatANodeDoesNotSendHaveTheirDefaults) {
+  const RoundSettings without{.join_timeout = seconds(0),
+                              .last_call = seconds(0),
+                              .resize_wait = seconds(0),
+                              .resize_interval = seconds(0),
+                              .node_unit = 2};
+  EXPECT_EQ(with_defaults(without), RoundSettings{.node_unit = 2});
+  const RoundSettings whole{.join_timeout = seconds(5),
+                            .last_call = seconds(4),
+                            .resize_wait = seconds(3),
+                            .resize_interval = seconds(2),
+                            .node_unit = 1};
+  EXPECT_EQ(with_defaults(whole), whole);
+}
+
 TEST(Membership, TellsErrorsApart) {
-  Membership membership({.min_nodes = 2, .max_nodes = 2, .join_timeout = seconds(4)});
+  Membership membership({.min_nodes = 2, .max_nodes = 2, .settings = {.join_timeout = seconds(4)}});
   NodeSpec ranked = node("r");
   ranked.node_rank = 1;
   membership.joined(1, ranked, {}, kStart);
@@ -139,7 +156,8 @@ TEST(Membership, PublishesToAllInSeatOrder) {
 }
 
 TEST(Membership, SaysWhatTheNextRoundWaitsFor) {
-  Membership membership({.min_nodes = 3, .max_nodes = 3, .join_timeout = seconds(600)});
+  Membership membership(
+      {.min_nodes = 3, .max_nodes = 3, .settings = {.join_timeout = seconds(600)}});
   NodeSpec second = node("b");
   second.node_rank = 1;
   membership.joined(1, second, {}, kStart);

@@ -33,8 +33,9 @@ struct HostSide {
   HostSide(asio::io_context& loop, int nodes,
            ServiceOptions options = {.token = {"secret"}, .keep_alive = kNoHeartbeats},
            milliseconds join_timeout = std::chrono::seconds(60)) {
-    host.emplace(loop,
-                 RoundPolicy{.min_nodes = nodes, .max_nodes = nodes, .join_timeout = join_timeout});
+    host.emplace(loop, RoundPolicy{.min_nodes = nodes,
+                                   .max_nodes = nodes,
+                                   .settings = {.join_timeout = join_timeout}});
     with_tls = options.tls.is_set();
     service.emplace(loop, *host, std::move(options));
     listener.emplace(loop, [this](tcp::socket socket) { take(std::move(socket)); });

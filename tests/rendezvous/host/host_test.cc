@@ -248,7 +248,7 @@ TEST_F(HostTest, TakesTheReasonOfANodeThatLeaves) {
 }
 
 TEST_F(HostTest, EndsAJoinThatTookTooLong) {
-  Host host(loop, {.min_nodes = 2, .max_nodes = 2, .join_timeout = milliseconds(50)});
+  Host host(loop, {.min_nodes = 2, .max_nodes = 2, .settings = {.join_timeout = milliseconds(50)}});
   TestNode node;
   node.session = host.open_session(node.handler());
   const auto start = std::chrono::steady_clock::now();
@@ -300,7 +300,8 @@ TEST_F(HostTest, AFinishedJobAnswersFromNewMemory) {
 TEST_F(HostTest, MayEndWithAMessageAndATimerUnderWay) {
   bool heard = false;
   {
-    Host host(loop, {.min_nodes = 2, .max_nodes = 2, .join_timeout = milliseconds(0)});
+    Host host(loop,
+              {.min_nodes = 2, .max_nodes = 2, .settings = {.join_timeout = milliseconds(0)}});
     const auto session = host.open_session([&](const HostMessage&) { heard = true; });
     session->join(make_node("a"));
   }
