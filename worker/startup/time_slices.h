@@ -9,7 +9,7 @@ namespace ddprun::worker {
 // To fill a core's caches takes some 0.3 ms. A slice is much longer.
 inline constexpr std::chrono::milliseconds kLongTimeSlice{20};
 // A rank waits for its core while each other rank of it has one slice. That takes no longer than
-// this.
+// this; ddprun/process.h tells users so.
 inline constexpr std::chrono::milliseconds kAllTimeSlices{80};
 
 // Gives the ranks longer slices if `local_ranks` of this host are more than the cores that they may

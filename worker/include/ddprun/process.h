@@ -20,8 +20,8 @@ namespace ddprun {
 
 // The time for which a rank waits for the others before it gives up. The limit is long because a
 // rank may load data or save a checkpoint meanwhile. On CPU the error names the missing rank. A
-// rank that died is noticed much sooner, within some 10 ms. If ranks share cores, it is up to
-// kAllTimeSlices later.
+// rank that died is noticed much sooner, within some 10 ms. If ranks share cores, it may take up to
+// 80 ms more. Each rank waits for its turn on a core then.
 inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 
 // The format in which sums of float32 travel between hosts. bfloat16 halves the bytes: each rank's
