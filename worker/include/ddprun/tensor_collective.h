@@ -76,7 +76,7 @@ class TensorCollective {
   void wait(Work& launched);
 
   // Returns the tensors of all ranks, by rank: new ones. All must have the same type and sizes:
-  // else CollectiveError.
+  // else CollectiveError. A large tensor travels in pieces, as in all_reduce().
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor, const OperationName& name = {});
 
   // Makes an all_reduce() of which each rank keeps a part. `tensor` has n rows for each rank. Rank
@@ -94,6 +94,14 @@ class TensorCollective {
   void receive(const at::Tensor& tensor, int from, const OperationName& name = {});
 
  private:
+  // A part of each rank's bytes that is under way to all ranks.
+  struct GatheredPiece {
+    at::Tensor memory;   // of the collective, from staging_
+    at::Tensor rows;     // its beginning, with a row for each rank
+    std::int64_t begin;  // of the piece in each tensor's bytes
+    Ticket ticket;
+  };
+
   void check_device(const at::Tensor& tensor, const char* operation) const;
   void check_target(const at::Tensor& tensor, const char* operation) const;
   void check_peer(int peer, const char* operation) const;
@@ -102,6 +110,11 @@ class TensorCollective {
   Ticket launch(const Work& launched, Flat flat, std::int64_t begin);
   void launch_and_take_all(Work& launched);
   void wait_for_piece(Work& launched);
+  void require_alike(const at::Tensor& tensor);
+  GatheredPiece launch_gather(const at::Tensor& bytes, std::int64_t begin,
+                              const OperationName& name);
+  void take_gathered(GatheredPiece piece, const std::vector<at::Tensor>& gathered);
+  void drop_void_staging();
   at::Tensor take_staging(std::size_t bytes);
   void keep_staging(at::Tensor memory);
 

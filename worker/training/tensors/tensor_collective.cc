@@ -27,6 +27,8 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
 constexpr std::size_t kSmallestPieceBytes = std::size_t{64} << 10;
 constexpr std::size_t kPiecesUnderWay = 2;
+// A rank's row of a gathered piece has a multiple of so many bytes, so that rows are aligned.
+constexpr std::int64_t kRowUnit = 512;
 // Memory for tensors to come.
 constexpr std::size_t kKeptBytes = std::size_t{256} << 20;
 
@@ -67,6 +69,9 @@ at::Tensor plain(const at::Tensor& tensor) {
 Flat bytes_of(const at::Tensor& tensor, const OperationName& name) {
   return {tensor.data_ptr(), tensor.nbytes(), Dtype::kUInt8, name};
 }
+
+// The bytes of a plain tensor that has some, in a row: the same memory.
+at::Tensor in_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
 
 // The beginning of `memory`, as a tensor like `part`.
 at::Tensor staged(const at::Tensor& memory, const at::Tensor& part) {
@@ -118,14 +123,18 @@ void TensorCollective::keep_staging(at::Tensor memory) {
   staging_[length].push_back(std::move(memory));
 }
 
+// A reset() of the collective voids its memory.
+void TensorCollective::drop_void_staging() {
+  if (std::exchange(resets_, ranks_.resets()) == ranks_.resets()) return;
+  staging_.clear();
+  kept_bytes_ = 0;
+}
+
 TensorCollective::Work TensorCollective::prepare(const at::Tensor& tensor, Reduction reduction,
                                                  const OperationName& name) {
   check_target(tensor, "all_reduce");
   check_type(tensor, reduction);
-  if (std::exchange(resets_, ranks_.resets()) != ranks_.resets()) {
-    staging_.clear();
-    kept_bytes_ = 0;
-  }
+  drop_void_staging();
   Work launched;
   launched.tensor_ = tensor.detach();
   launched.row_ = plain(tensor);
@@ -219,9 +228,7 @@ void TensorCollective::launch_and_take_all(Work& launched) {
   while (!launched.pieces_.empty()) wait_for_piece(launched);
 }
 
-std::vector<at::Tensor> TensorCollective::all_gather(const at::Tensor& tensor,
-                                                     const OperationName& name) {
-  check_device(tensor, "all_gather");
+void TensorCollective::require_alike(const at::Tensor& tensor) {
   const std::string mine = description(tensor);
   const auto all = ranks_.all_gather_bytes(std::as_bytes(std::span(mine)));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -230,12 +237,57 @@ std::vector<at::Tensor> TensorCollective::all_gather(const at::Tensor& tensor,
       throw CollectiveError(fmt::format("all_gather: rank {} brings {}, rank {} brings {}",
                                         ranks_.rank(), mine, rank, theirs));
   }
+}
+
+TensorCollective::GatheredPiece TensorCollective::launch_gather(const at::Tensor& bytes,
+                                                                std::int64_t begin,
+                                                                const OperationName& name) {
+  const std::int64_t world = ranks_.world_size();
+  const std::int64_t most = static_cast<std::int64_t>(kPieceBytes) / world / kRowUnit * kRowUnit;
+  const std::int64_t length = std::min(bytes.numel() - begin, std::max(most, kRowUnit));
+  at::Tensor memory = take_staging(static_cast<std::size_t>(world * length));
+  const at::Tensor rows = memory.narrow(0, 0, world * length).view({world, length});
+  rows[ranks_.rank()].copy_(bytes.narrow(0, begin, length));
+  const auto row = static_cast<std::size_t>(length);
+  std::vector<Part> parts;
+  for (int rank = 0; rank < world; ++rank) {
+    const std::size_t first = static_cast<std::size_t>(rank) * row;
+    parts.push_back({rank, first, first + row});
+  }
+  return {std::move(memory), rows, begin, ranks_.launch_all_gather(bytes_of(rows, name), parts)};
+}
+
+void TensorCollective::take_gathered(GatheredPiece piece, const std::vector<at::Tensor>& gathered) {
+  ranks_.wait(piece.ticket);
+  for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
+    const at::Tensor row = piece.rows[static_cast<std::int64_t>(rank)];
+    in_bytes(gathered[rank]).narrow(0, piece.begin, row.numel()).copy_(row);
+  }
+  keep_staging(std::move(piece.memory));
+}
+
+std::vector<at::Tensor> TensorCollective::all_gather(const at::Tensor& tensor,
+                                                     const OperationName& name) {
+  check_device(tensor, "all_gather");
+  require_alike(tensor);
+  const at::NoGradGuard no_grad;
+  drop_void_staging();
   const at::Tensor own = plain(tensor);
   std::vector<at::Tensor> gathered;
-  for (int root = 0; root < ranks_.world_size(); ++root) {
-    gathered.push_back(root == ranks_.rank() ? own.clone() : at::empty_like(own));
-    ranks_.broadcast(bytes_of(gathered.back(), name), root);
+  for (int rank = 0; rank < ranks_.world_size(); ++rank) gathered.push_back(at::empty_like(own));
+  if (own.numel() == 0) return gathered;
+  const at::Tensor bytes = in_bytes(own);
+  std::deque<GatheredPiece> pieces;
+  const auto take_first = [&] {
+    take_gathered(std::move(pieces.front()), gathered);
+    pieces.pop_front();
+  };
+  for (std::int64_t begin = 0; begin < bytes.numel();) {
+    pieces.push_back(launch_gather(bytes, begin, name));
+    begin += pieces.back().rows.size(1);
+    if (pieces.size() == kPiecesUnderWay) take_first();
   }
+  while (!pieces.empty()) take_first();
   return gathered;
 }
 

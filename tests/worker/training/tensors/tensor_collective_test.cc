@@ -215,6 +215,64 @@ TEST(TensorCollective, RefuseWhatTheyCannotTake) {
   });
 }
 
+// Rank r's tensor of these: its elements count up from 100·r.
+at::Tensor counted(at::IntArrayRef sizes, at::ScalarType type, int rank) {
+  std::int64_t elements = 1;
+  for (const std::int64_t size : sizes) elements *= size;
+  return (torch::arange(elements, torch::kLong) + 100 * rank).to(type).view(sizes);
+}
+
+TEST(TensorCollective, GatherAnyShapeAndTypeOnAnyNumberOfRanks) {
+  for (const int world : {2, 3, 4}) {
+    run_torch_ranks(world, [world](Collective& collective) {
+      TensorCollective tensors(collective);
+      const std::vector<std::vector<std::int64_t>> shapes = {{}, {1}, {7}, {3, 5}, {0}, {2, 0, 3}};
+      for (const auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16,
+                              torch::kLong, torch::kByte, torch::kBool, torch::kComplexFloat}) {
+        for (const auto& sizes : shapes) {
+          const auto all = tensors.all_gather(counted(sizes, type, collective.rank()));
+          ASSERT_EQ(all.size(), static_cast<std::size_t>(world));
+          for (int rank = 0; rank < world; ++rank)
+            EXPECT_TRUE(at::equal(all[static_cast<std::size_t>(rank)], counted(sizes, type, rank)))
+                << type << " of rank " << rank << ": " << all[static_cast<std::size_t>(rank)];
+        }
+      }
+      const at::Tensor wide = counted({4, 6}, torch::kFloat, collective.rank());
+      const auto turned = tensors.all_gather(wide.t().slice(0, 1, 6, 2));
+      const auto last = counted({4, 6}, torch::kFloat, world - 1).t().slice(0, 1, 6, 2);
+      EXPECT_TRUE(at::equal(turned.back(), last));
+      EXPECT_TRUE(turned.back().is_contiguous());
+    });
+  }
+}
+
+TEST(TensorCollective, GatherMoreThanOnePiece) {
+  run_torch_ranks(3, [](Collective& collective) {
+    TensorCollective tensors(collective);
+    constexpr std::int64_t kElements = (std::int64_t{6} << 20) + 7;  // 24 MiB of each rank
+    const at::Tensor mine = torch::arange(kElements, torch::kInt) + collective.rank();
+    for (int round = 0; round < 2; ++round) {  // the second one uses the memory of the first
+      const auto all = tensors.all_gather(mine);
+      for (int rank = 0; rank < 3; ++rank)
+        EXPECT_TRUE(at::equal(all[static_cast<std::size_t>(rank)],
+                              torch::arange(kElements, torch::kInt) + rank));
+    }
+  });
+}
+
+TEST(TensorCollective, GatherInOneOperationOfAllRanks) {
+  run_torch_ranks(3, [](Collective& collective) {
+    TensorCollective tensors(collective);
+    tensors.all_gather(torch::ones({5}), "all");
+    const std::string record = collective.flight_record();
+    std::size_t found = 0;
+    for (std::size_t at = record.find("\"name\": \"all\""); at != std::string::npos;
+         at = record.find("\"name\": \"all\"", at + 1))
+      ++found;
+    EXPECT_EQ(found, 1U) << record;
+  });
+}
+
 TEST(TensorCollective, GatherTensorsOfOneShapeOnly) {
   run_torch_ranks(2, [](Collective& collective) {
     TensorCollective tensors(collective);
