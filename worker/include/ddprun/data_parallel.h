@@ -26,6 +26,7 @@
 #include <ddprun/comm_hook.h>
 #include <ddprun/join.h>
 #include <ddprun/log_record.h>
+#include <ddprun/optimizers.h>
 #include <ddprun/output_tensors.h>
 
 #include <cstddef>
@@ -38,12 +39,6 @@
 #include <utility>
 #include <vector>
 
-namespace torch::nn {
-class Module;
-}
-namespace torch::optim {
-class Optimizer;
-}
 namespace ddprun::worker {
 class GradientReducer;
 class ParameterIndex;
@@ -212,12 +207,11 @@ class DataParallel final : public Joinable {
   template <typename Optimizer, typename... Arguments>
   auto step(Optimizer& optimizer, Arguments&&... arguments) {
     check_reduced();
-    stepped_.clear();
     if constexpr (requires { optimizer.param_groups().front().params(); }) {
-      for (auto& group : optimizer.param_groups())
-        for (const at::Tensor& tensor : group.params()) stepped_.push_back(&tensor);
+      check_stepped(stepped_tensors(optimizer));
+    } else {
+      check_stepped({});
     }
-    check_stepped();
     // A ZeroOptimizer steps in the Join, too: its state is one.
     if constexpr (
         requires { share_state(optimizer); } && !requires { optimizer.in_join(); })
@@ -315,8 +309,8 @@ class DataParallel final : public Joinable {
   void check_frozen() const;
   void check_same_parameters() const;
   void check_model(const torch::nn::Module& model) const;
-  void check_stepped();
-  void check_others() const;
+  void check_stepped(const std::vector<at::Tensor>& stepped);
+  void check_others(const std::vector<at::Tensor>& stepped) const;
   void note_settings(const torch::optim::Optimizer& optimizer);
   void list_parameters(std::vector<at::Tensor> parameters);
   void share_state(torch::optim::Optimizer& optimizer);
@@ -337,9 +331,8 @@ class DataParallel final : public Joinable {
   std::vector<at::Tensor> copies_;  // see add_copies()
   // Those of parameters_ that are trained, in their order; then the others of all_, and the copies.
   std::unique_ptr<worker::ParameterIndex> index_;
-  std::size_t trained_ = 0;                 // of index_
-  std::vector<const at::Tensor*> stepped_;  // by the optimizer of this step
-  std::vector<std::size_t> own_stepped_;    // those of them that are trained, by index_
+  std::size_t trained_ = 0;               // of index_
+  std::vector<std::size_t> own_stepped_;  // by the optimizer of this step, and trained; by index_
   std::unique_ptr<worker::GradientReducer> reducer_;
   BufferHook buffer_hook_;
   BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;

@@ -143,27 +143,27 @@ void DataParallel::check_model(const torch::nn::Module& model) const {
   }
 }
 
-void DataParallel::check_stepped() {
+void DataParallel::check_stepped(const std::vector<at::Tensor>& stepped) {
   own_stepped_.clear();
   if (collective_->world_size() == 1) return;
   bool all_ours = true;
-  for (const at::Tensor* tensor : stepped_) {
-    const std::size_t place = index_->find(*tensor);
+  for (const at::Tensor& tensor : stepped) {
+    const std::size_t place = index_->find(tensor);
     all_ours = all_ours && place != ParameterIndex::kNone;
     if (place < trained_) own_stepped_.push_back(place);
   }
-  if (!all_ours) check_others();
+  if (!all_ours) check_others(stepped);
 }
 
-void DataParallel::check_others() const {
+void DataParallel::check_others(const std::vector<at::Tensor>& stepped) const {
   std::vector<const DataParallel*> others;
-  std::size_t foreign = stepped_.size();
+  std::size_t foreign = stepped.size();
   {
     OwnerTable& all = listed();
     const std::lock_guard lock(all.mutex);
-    for (std::size_t i = 0; i < stepped_.size(); ++i) {
-      if (!stepped_[i]->grad().defined()) continue;
-      const auto [begin, end] = all.owners.equal_range(stepped_[i]->unsafeGetTensorImpl());
+    for (std::size_t i = 0; i < stepped.size(); ++i) {
+      if (!stepped[i].grad().defined()) continue;
+      const auto [begin, end] = all.owners.equal_range(stepped[i].unsafeGetTensorImpl());
       if (begin == end) foreign = std::min(foreign, i);
       const auto is_ours = [this](const auto& owned) { return owned.second == this; };
       if (begin == end || std::any_of(begin, end, is_ours)) continue;
@@ -171,13 +171,13 @@ void DataParallel::check_others() const {
     }
   }
   for (const DataParallel* other : others) other->check_reduced();
-  if (foreign == stepped_.size()) return;
+  if (foreign == stepped.size()) return;
   throw std::runtime_error(fmt::format(
       "step(): number {} of the optimizer's parameters, of size [{}], belongs to no module with a "
       "DataParallel: its gradient is this rank's own. Make its module a part of the one that "
       "DataParallel gets, give it a DataParallel of its own, or step it by an optimizer of its own,"
       " without parallel.step(). Copies of weights whose .grad the program sets: see add_copies()",
-      foreign, fmt::join(stepped_[foreign]->sizes(), ", ")));
+      foreign, fmt::join(stepped[foreign].sizes(), ", ")));
 }
 
 void DataParallel::share_state(torch::optim::Optimizer& optimizer) {
