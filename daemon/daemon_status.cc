@@ -9,7 +9,6 @@
 namespace ddprun::daemon {
 namespace {
 
-using rendezvous::IncidentStatus;
 using rendezvous::MemberState;
 using rendezvous::NodeSnapshot;
 

@@ -243,7 +243,7 @@ std::optional<std::string> NcclWatcher::disagreement(std::unique_lock<std::mutex
   RankReport mine = report();
   lock.unlock();
   std::optional<std::string> found;
-  if (!first->ready_ || first->ready_->passed()) found = looks_->look(std::move(mine));
+  if (!first->ready_ || first->ready_->passed()) found = looks_->look(mine);
   lock.lock();
   return found;
 }
