@@ -168,6 +168,7 @@ Result<std::vector<std::string>> StoreExchange::gather(int rank, std::string_vie
   if (auto given = client_.set(key(fmt::format("text/{}", rank)), text); !given)
     return given.error();
   std::vector<std::string> keys;
+  keys.reserve(static_cast<std::size_t>(options_.ranks));
   for (int other = 0; other < options_.ranks; ++other)
     keys.push_back(key(fmt::format("text/{}", other)));
   wait_ = {};

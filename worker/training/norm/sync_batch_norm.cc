@@ -47,7 +47,7 @@ struct Moments {
 // Row r is what rank r gives. The sum with zeros changes no bit, and works with any number of
 // channels and on any device. The row's last element is the rank's count.
 at::Tensor rows_of_all(const at::Tensor& mine, const Collective& ranks, TensorCollective& tensors) {
-  const at::Tensor rows = at::zeros({ranks.world_size(), mine.numel()}, mine.options());
+  at::Tensor rows = at::zeros({ranks.world_size(), mine.numel()}, mine.options());
   rows[ranks.rank()].copy_(mine);
   tensors.all_reduce(rows, Reduction::kSum, "batch norm");
   return rows;
@@ -89,6 +89,7 @@ struct HeldCollective : torch::CustomClassHolder {
 // torch/nn/modules/_functions.py of 2.11, SyncBatchNorm, with sums in float64.
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
+  // NOLINTNEXTLINE(readability-function-size): autograd says which parameters
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const Moments& moments, double eps,

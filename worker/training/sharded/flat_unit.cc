@@ -19,7 +19,7 @@ namespace {
 
 void check(const std::string& unit, const std::vector<NamedTensor>& parameters) {
   for (const auto& [name, tensor] : parameters) {
-    const auto refuse = [&](const std::string& why) {
+    const auto refuse = [&, &name = name](const std::string& why) {
       throw std::invalid_argument(
           fmt::format("ShardedParallel: parameter '{}' of unit '{}' {}", name, unit, why));
     };
@@ -36,6 +36,7 @@ void check(const std::string& unit, const std::vector<NamedTensor>& parameters) 
 
 std::vector<std::int64_t> counts_of(const std::vector<NamedTensor>& parameters) {
   std::vector<std::int64_t> counts;
+  counts.reserve(parameters.size());
   for (const NamedTensor& parameter : parameters) counts.push_back(parameter.tensor.numel());
   return counts;
 }

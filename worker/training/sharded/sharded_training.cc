@@ -31,6 +31,22 @@ bool lies_in(const std::string& parameter, const std::string& unit) {
   return unit.empty() || parameter.starts_with(unit + ".");
 }
 
+// Returns the unit that a parameter of this name is in.
+std::size_t unit_of(const std::string& parameter, const std::vector<std::string>& units) {
+  std::optional<std::size_t> here;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (!lies_in(parameter, units[i])) continue;
+    if (here)
+      refuse(fmt::format("parameter '{}' lies in the units '{}' and '{}': units do not nest",
+                         parameter, units[*here], units[i]));
+    here = i;
+  }
+  if (!here)
+    refuse(
+        fmt::format("parameter '{}' is in no unit: name the module that it is used in", parameter));
+  return *here;
+}
+
 // Returns the unit that a parameter is in, by all of its names. One that two modules share has
 // several.
 std::size_t unit_of(const at::Tensor& parameter,
@@ -39,20 +55,10 @@ std::size_t unit_of(const at::Tensor& parameter,
   std::optional<std::size_t> found;
   for (const auto& item : all) {
     if (!item.value().is_same(parameter)) continue;
-    std::optional<std::size_t> here;
-    for (std::size_t i = 0; i < units.size(); ++i) {
-      if (!lies_in(item.key(), units[i])) continue;
-      if (here)
-        refuse(fmt::format("parameter '{}' lies in the units '{}' and '{}': units do not nest",
-                           item.key(), units[*here], units[i]));
-      here = i;
-    }
-    if (!here)
-      refuse(fmt::format("parameter '{}' is in no unit: name the module that it is used in",
-                         item.key()));
-    if (found && *found != *here)
+    const std::size_t here = unit_of(item.key(), units);
+    if (found && *found != here)
       refuse(fmt::format("parameter '{}' is shared by the units '{}' and '{}': make them one unit",
-                         item.key(), units[*found], units[*here]));
+                         item.key(), units[*found], units[here]));
     found = here;
   }
   return *found;
@@ -63,28 +69,39 @@ struct NamedParts {
   std::vector<FlatUnit> units;
 };
 
-// Checks and names the parts of one rank's own model.
-NamedParts named_units(const torch::nn::Module& module, const Collective& ranks,
-                       const std::vector<std::string>& names) {
-  const bool cuda = ranks.device() == Device::kCuda;
-  if (cuda && ranks.world_size() > 1)
-    refuse(fmt::format("the {} ranks of '{}' are on GPUs: expected one there, or ranks on CPUs",
-                       ranks.world_size(), ranks.name()));
-  if (names.empty()) refuse("expected the name of a unit, or several: none is there");
+// Finds the modules of these names, which differ.
+std::vector<const torch::nn::Module*> modules_named(const torch::nn::Module& module,
+                                                    const std::vector<std::string>& names) {
   const auto modules = module.named_modules("", /*include_self=*/true);
-  const auto all = module.named_parameters();
-  NamedParts named;
-  std::vector<std::vector<NamedTensor>> parameters(names.size());
+  std::vector<const torch::nn::Module*> named;
   for (const std::string& name : names) {
     const auto* const found = modules.find(name);
     if (found == nullptr) refuse(fmt::format("no module is named '{}'", name));
     if (std::ranges::count(names, name) > 1) refuse(fmt::format("'{}' is named twice", name));
-    named.modules.push_back(found->get());
+    named.push_back(found->get());
   }
+  return named;
+}
+
+void check_device(const NamedTensor& parameter, const Collective& ranks) {
+  const bool cuda = ranks.device() == Device::kCuda;
+  if (cuda ? parameter.tensor.is_cuda() : parameter.tensor.is_cpu()) return;
+  refuse(fmt::format("parameter '{}' is on {}, and '{}' has ranks on {}", parameter.name,
+                     parameter.tensor.device().str(), ranks.name(), cuda ? "GPUs" : "CPUs"));
+}
+
+// Checks and names the parts of one rank's own model.
+NamedParts named_units(const torch::nn::Module& module, const Collective& ranks,
+                       const std::vector<std::string>& names) {
+  if (ranks.device() == Device::kCuda && ranks.world_size() > 1)
+    refuse(fmt::format("the {} ranks of '{}' are on GPUs: expected one there, or ranks on CPUs",
+                       ranks.world_size(), ranks.name()));
+  if (names.empty()) refuse("expected the name of a unit, or several: none is there");
+  const auto all = module.named_parameters();
+  NamedParts named{.modules = modules_named(module, names), .units = {}};
+  std::vector<std::vector<NamedTensor>> parameters(names.size());
   for (NamedTensor& parameter : parameters_of(module)) {
-    if (cuda ? !parameter.tensor.is_cuda() : !parameter.tensor.is_cpu())
-      refuse(fmt::format("parameter '{}' is on {}, and '{}' has ranks on {}", parameter.name,
-                         parameter.tensor.device().str(), ranks.name(), cuda ? "GPUs" : "CPUs"));
+    check_device(parameter, ranks);
     parameters[unit_of(parameter.tensor, all, names)].push_back(std::move(parameter));
   }
   for (std::size_t i = 0; i < names.size(); ++i) {

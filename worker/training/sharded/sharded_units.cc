@@ -25,6 +25,8 @@ class ShardedUnits final : public Units {
         gathered_(units.size()) {
     for (FlatUnit& unit : units) take_shard(unit, ranks);
   }
+  ShardedUnits(const ShardedUnits&) = delete;
+  ShardedUnits& operator=(const ShardedUnits&) = delete;
   // The model lives longer than the memory that its parameters are gathered in.
   ~ShardedUnits() override {
     for (FlatUnit& unit : units_)
