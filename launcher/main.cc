@@ -14,7 +14,6 @@
 
 #include "agent/agent.h"
 #include "agent/guardian/guardian.h"
-#include "agent/processes/job_cookie.h"
 #include "agent/report/error_record.h"
 #include "agent/report/record_file.h"
 #include "base/allowed_cpus.h"

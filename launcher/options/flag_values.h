@@ -90,12 +90,13 @@ struct BadConfValue {
   bool operator==(const BadConfValue&) const = default;
 };
 
-// --rdzv-conf with torchrun's defaults. All times are above zero. Some keys (heartbeat_timeout and
+// --rdzv-conf with torchrun's defaults. Times are above zero, but those of a resize
+// may be 0. Some keys (heartbeat_timeout and
 // its like) steer torchrun's own state machine. They are checked and not kept: nothing here waits
 // for a heartbeat.
 struct RendezvousConf {
   std::optional<bool> is_host{};  // c10d: whether the host is here; unset: find out
-  // c10d: how rounds are formed. All but node_unit, which is a flag of its own.
+  // c10d: how rounds are formed. All but node_unit: the plan sets it from its own flag.
   rendezvous::RoundSettings settings{};
   std::chrono::seconds read_timeout{60};  // c10d: until the endpoint must be reached
   // c10d: how soon a silent node is taken for lost (rendezvous/core/keep_alive.h).

@@ -24,7 +24,8 @@ inline constexpr int kMaxNodes = 16384;
 inline constexpr int kMaxMembers = kMaxNodes + 1024;
 
 // How a job's rounds are formed, as its nodes were told. Flags, the agent's plan, a node's join and
-// the policy of a host have these by value. The defaults are torchrun's.
+// the policy of a host have these by value. The first two
+// defaults are torchrun's, and the resize is ddprun's own.
 struct RoundSettings {
   // How long nodes wait for a round. The time starts with the first node that waits while no worker
   // of the last round lives. At its end the round starts if min_nodes are there; otherwise the job

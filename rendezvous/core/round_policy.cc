@@ -6,8 +6,7 @@ namespace ddprun::rendezvous {
 
 RoundSettings with_defaults(RoundSettings settings) {
   const RoundSettings usual;
-  for (const auto time : {&RoundSettings::join_timeout, &RoundSettings::last_call,
-                          &RoundSettings::resize_wait, &RoundSettings::resize_interval})
+  for (const auto time : {&RoundSettings::join_timeout, &RoundSettings::last_call})
     if ((settings.*time).count() <= 0) settings.*time = usual.*time;
   return settings;
 }

@@ -25,7 +25,8 @@ struct RoundPolicy {
   std::uint64_t jitter_seed = 0;  // for the random part of the waits between restarts
 };
 
-// Returns a node's settings, with the default of each time that an older node leaves out (0).
+// Returns a node's settings, with the defaults of join_timeout and last_call if they are 0. The
+// times of a resize may be 0.
 RoundSettings with_defaults(RoundSettings settings);
 
 // The input of decide().

@@ -123,7 +123,7 @@ void JobRecordStore::answered(const JobRecordTable::Write& action,
 }
 
 // Nodes must not start a round that the next leader, of this moment, knows nothing of.
-void JobRecordStore::perform(const JobRecordTable::Recorded& action) {
+void JobRecordStore::perform(const JobRecordTable::RecordWritten& action) {
   const auto recorded = recorded_.extract(action.rdzv_id);
   if (recorded.empty() || !election_.may_grant()) return;
   for (const auto& tell : recorded.mapped()) tell();

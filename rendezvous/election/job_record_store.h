@@ -54,7 +54,7 @@ class JobRecordStore {
   bool may_ask_again(const Error& error);
   void perform(const JobRecordTable::Actions& actions);
   void perform(const JobRecordTable::Write& action);
-  void perform(const JobRecordTable::Recorded& action);
+  void perform(const JobRecordTable::RecordWritten& action);
   void answered(const JobRecordTable::Write& action, const Result<v3::TxnResponse>& response);
 
   Election& election_;

@@ -61,7 +61,7 @@ JobRecordTable::Actions JobRecordTable::done(Entry entry) {
   Record& record = entry->second;
   record.ticket = 0;
   Actions actions;
-  if (std::exchange(record.is_awaited, false)) actions.push_back(Recorded{entry->first});
+  if (std::exchange(record.is_awaited, false)) actions.push_back(RecordWritten{entry->first});
   if (record.value.empty()) {
     due_.erase({record.due, entry->first});
     records_.erase(entry);

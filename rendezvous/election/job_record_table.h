@@ -32,10 +32,10 @@ class JobRecordTable {
     std::int64_t if_revision = 0;
   };
   // The record that put() asked for last is in etcd.
-  struct Recorded {
+  struct RecordWritten {
     std::string rdzv_id;
   };
-  using Action = std::variant<Write, Recorded>;
+  using Action = std::variant<Write, RecordWritten>;
   using Actions = std::vector<Action>;
 
   // Every function that returns actions: perform them, then call time_passed() at look_again_at().
@@ -67,7 +67,7 @@ class JobRecordTable {
     std::string value;          // as it is to be; empty: it is removed
     std::int64_t revision = 0;  // as etcd has it; 0: it is not there
     Ticket ticket = 0;          // of the last write that is not answered
-    bool is_awaited = false;    // Recorded is to come
+    bool is_awaited = false;    // RecordWritten is to come
     Time write_at = Time::max();
     Time remove_at = Time::max();
     Time due = Time::max();  // the earlier of both, as in due_

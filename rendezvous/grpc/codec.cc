@@ -122,7 +122,7 @@ Result<Failure> decode_failure(const v4::Failure& message) {
   return failure;
 }
 
-// A node of an older version sends none.
+// Two of the times may be 0: a running round is then broken at once.
 RoundSettings decode_settings(const v4::RoundSettings& message) {
   return {.join_timeout = decode_wait(message.join_timeout_ms()),
           .last_call = decode_wait(message.last_call_ms()),
@@ -160,7 +160,7 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
   spec.rank_is_preferred = message.rank_is_preferred();
   spec.min_nodes = message.min_nodes();
   spec.max_nodes = message.max_nodes();
-  spec.settings = decode_settings(message.settings());
+  if (message.has_settings()) spec.settings = decode_settings(message.settings());
   return spec;
 }
 

@@ -161,7 +161,8 @@ class Grace(JobTest):
         self.assertLess(seconds, grace + 15)  # the graces differ by more
 
     def test_case_28_the_grace_of_30_s(self):
-        """The agent says after 5 s when it will kill. The flag's cases below wait for that."""
+        """The agent says after 5 s when it will kill. The flag's cases below wait for the kill, and
+        this one does not."""
         job = self.start("--nproc-per-node=2", self.worker(DEAF))
         self.heard(2)
         begin = time.monotonic()
@@ -173,6 +174,7 @@ class Grace(JobTest):
         print(f"after {seconds:.3f} s: {told.strip()}")
         self.assertGreaterEqual(left + seconds, 29)  # it counts whole seconds
         self.assertLessEqual(left, 25)
+        self.assertLessEqual(left + 5, 31, "the line comes after 5 s, however late it is read")
         job.process.send_signal(signal.SIGTERM)
         self.assertEqual(job.finish(SOON_S)[0], 1)
         job.wait_gone()

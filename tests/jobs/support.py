@@ -211,7 +211,7 @@ class Job:
             for pid in others:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
-        for pid in stopped:
+        for pid in stopped.union(self.processes()):  # also what was still being forked
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -265,7 +265,7 @@ Result<void> check_group(const Value& group, std::size_t number, std::size_t par
 
 // The state that a file holds, before the optimizer gets it.
 template <typename Kind>
-struct Loaded {
+struct FileState {
   std::vector<std::unique_ptr<typename Kind::Options>> options;                 // by group
   std::vector<std::pair<void*, std::unique_ptr<typename Kind::State>>> states;  // by parameter
   std::size_t used = 0;  // of the file's states
@@ -274,7 +274,7 @@ struct Loaded {
 
 template <typename Kind>
 Result<void> read_state(const Value::Dict& states, const Value& id, const at::Tensor& parameter,
-                        Loaded<Kind>& loaded) {
+                        FileState<Kind>& loaded) {
   const auto* key = id.as<std::int64_t>();
   const Value* state = key == nullptr ? nullptr : states.find(Value::Key(*key));
   if (state == nullptr) return {};
@@ -290,7 +290,7 @@ Result<void> read_state(const Value::Dict& states, const Value& id, const at::Te
 
 template <typename Kind>
 Result<void> read_group(const Value::Dict& states, const Value& saved,
-                        const optim::OptimizerParamGroup& group, Loaded<Kind>& loaded) {
+                        const optim::OptimizerParamGroup& group, FileState<Kind>& loaded) {
   loaded.options.push_back(std::make_unique<typename Kind::Options>(
       static_cast<const typename Kind::Options&>(group.options())));
   if (auto read = Kind::load_group(saved, *loaded.options.back()); !read) return read;
@@ -306,7 +306,7 @@ Result<void> read_group(const Value::Dict& states, const Value& saved,
 template <typename Kind>
 Result<void> load(const Value::Dict& states, const std::vector<Value>& groups,
                   optim::Optimizer& optimizer) {
-  Loaded<Kind> loaded;
+  FileState<Kind> loaded;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const auto& group = optimizer.param_groups()[i];
     if (auto checked = check_group(groups[i], i, group.params().size()); !checked) return checked;

@@ -29,7 +29,7 @@ struct JobRecordTableTest : testing::Test {
         texts.push_back(
             fmt::format("{}={} if {}", write->rdzv_id, write->value, write->if_revision));
       } else {
-        texts.push_back("recorded " + std::get<JobRecordTable::Recorded>(action).rdzv_id);
+        texts.push_back("recorded " + std::get<JobRecordTable::RecordWritten>(action).rdzv_id);
       }
     }
     return fmt::format("{}", fmt::join(texts, "; "));

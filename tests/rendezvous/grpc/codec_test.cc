@@ -20,7 +20,12 @@ NodeSpec spec() {
           .worker_store_port = 40001,
           .max_restarts = 2,
           .min_nodes = 2,
-          .max_nodes = 4};
+          .max_nodes = 4,
+          .settings = {.join_timeout = milliseconds(5'000),
+                       .last_call = milliseconds(4'000),
+                       .resize_wait = milliseconds(0),
+                       .resize_interval = milliseconds(2'000),
+                       .node_unit = 2}};
 }
 
 Failure failure() {
@@ -98,6 +103,11 @@ TEST(Codec, CarriesDefaultsAndMinusOne) {
   NodeSpec plain;
   plain.node_id = "x";
   EXPECT_EQ(std::get<NodeSpec>(*travel(NodeMessage(plain))), plain);
+  auto without = encode(NodeMessage(spec()));
+  without.mutable_join()->clear_settings();
+  const auto read = decode(without);
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(std::get<NodeSpec>(*read).settings, RoundSettings());
 }
 
 TEST(Codec, CarriesEveryMessageOfTheHost) {

@@ -332,7 +332,7 @@ class DataParallel final : public Joinable {
   // Those of parameters_ that are trained, in their order; then the others of all_, and the copies.
   std::unique_ptr<worker::ParameterIndex> index_;
   std::size_t trained_ = 0;               // of index_
-  std::vector<std::size_t> own_stepped_;  // by the optimizer of this step, and trained; by index_
+  std::vector<std::size_t> own_stepped_;  // see step()
   std::unique_ptr<worker::GradientReducer> reducer_;
   BufferHook buffer_hook_;
   BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;

@@ -71,7 +71,7 @@ class JoinContext {
   Collective& ranks() const { return ranks_; }
   // Returns the options of the Join, which live as long as this.
   const JoinOptions& options() const { return options_; }
-  // Says whether a call of the ranks has thrown: nobody is shadowed any more.
+  // Says whether meet() has thrown: nobody is shadowed any more.
   bool over() const { return over_; }
 
  private:

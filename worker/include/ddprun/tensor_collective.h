@@ -76,7 +76,8 @@ class TensorCollective {
   void wait(Work& launched);
 
   // Returns the tensors of all ranks, by rank: new ones. All must have the same type and sizes:
-  // else CollectiveError. A large tensor travels in pieces, as in all_reduce().
+  // else CollectiveError. A large tensor travels in pieces: it needs no more than 128 MiB beside
+  // the results. Up to 256 MiB of such memory are kept for calls to come.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor, const OperationName& name = {});
 
   // Makes an all_reduce() of which each rank keeps a part. `tensor` has n rows for each rank. Rank

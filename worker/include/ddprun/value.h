@@ -81,9 +81,9 @@ class Value {
   Value() = default;  // None
   // Makes a bool of Python.
   explicit Value(bool value);
-  // Makes a int of Python.
+  // Makes an int of Python.
   explicit Value(std::int64_t value);
-  // Makes a int of Python.
+  // Makes an int of Python.
   explicit Value(int value);
   // Makes a float of Python.
   explicit Value(double value);

@@ -27,7 +27,8 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
 constexpr std::size_t kSmallestPieceBytes = std::size_t{64} << 10;
 constexpr std::size_t kPiecesUnderWay = 2;
-// A rank's row of a gathered piece has a multiple of so many bytes, so that rows are aligned.
+// A rank's row of a gathered piece has a multiple of so many bytes, so that rows are aligned. Rows
+// of the last piece may be shorter.
 constexpr std::int64_t kRowUnit = 512;
 // Memory for tensors to come.
 constexpr std::size_t kKeptBytes = std::size_t{256} << 20;
@@ -106,6 +107,8 @@ at::Tensor TensorCollective::take_staging(std::size_t bytes) {
   const std::size_t length = std::bit_ceil(std::max(bytes, kSmallestPieceBytes));
   auto& unused = staging_[length];
   if (unused.empty()) {
+    // Later calls write to it, also those outside of an InferenceMode.
+    const c10::InferenceMode normal(false);
     const auto device = ranks_.device() == Device::kCuda ? at::kCUDA : at::kCPU;
     return allocate_tensor(static_cast<std::int64_t>(length),
                            at::TensorOptions().dtype(at::kByte).device(device), ranks_);

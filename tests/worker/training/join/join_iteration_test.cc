@@ -92,7 +92,7 @@ class Recorder final : public Joinable {
   std::string& calls_;
 };
 
-// Rank 0 of two; the other one's reports are given, one a call.
+// Rank 0 of two; the other one's reports are given, one for each meet().
 class ScriptedPeer final : public PassingCollective {
  public:
   ScriptedPeer(Collective& alone, std::vector<JoinReport> reports)

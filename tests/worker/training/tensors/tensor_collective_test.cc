@@ -66,6 +66,23 @@ TEST(TensorCollective, AreCalledByTheProgramsNames) {
   });
 }
 
+// Metrics are gathered in an InferenceMode, and the next step is not in it.
+TEST(TensorCollective, ServeAnInferenceModeAndTheStepsAfterIt) {
+  run_torch_ranks(2, [](Collective& collective) {
+    TensorCollective tensors(collective);
+    {
+      const c10::InferenceMode evaluation;
+      const auto all = tensors.all_gather(torch::full({3}, collective.rank()));
+      EXPECT_TRUE(at::equal(all[1], torch::full({3}, 1)));
+      tensors.all_reduce(torch::ones({3}));
+    }
+    const at::Tensor sum = torch::ones({3});
+    tensors.all_reduce(sum);
+    EXPECT_TRUE(at::equal(sum, torch::full({3}, 2.0F)));
+    EXPECT_EQ(tensors.all_gather(sum).size(), 2U);
+  });
+}
+
 TEST(TensorCollective, LaunchManyAndWaitLater) {
   run_torch_ranks(3, [](Collective& collective) {
     TensorCollective tensors(collective);
