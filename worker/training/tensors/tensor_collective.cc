@@ -277,6 +277,7 @@ std::vector<at::Tensor> TensorCollective::all_gather(const at::Tensor& tensor,
   drop_void_staging();
   const at::Tensor own = plain(tensor);
   std::vector<at::Tensor> gathered;
+  gathered.reserve(static_cast<std::size_t>(ranks_.world_size()));
   for (int rank = 0; rank < ranks_.world_size(); ++rank) gathered.push_back(at::empty_like(own));
   if (own.numel() == 0) return gathered;
   const at::Tensor bytes = in_bytes(own);
