@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/shown_text.h"
 #include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/pickle.h"
 #include "worker/checkpoint/pickle_opcodes.h"
@@ -16,42 +17,11 @@
 namespace ddprun::worker {
 namespace {
 
-// Returns how many bytes follow the first one of a character; nothing if none begins so.
-std::optional<std::size_t> bytes_after(unsigned char lead) {
-  if (lead < 0x80) return 0;
-  if (lead >> 5U == 6) return 1;
-  if (lead >> 4U == 14) return 2;
-  if (lead >> 3U == 30) return 3;
-  return std::nullopt;
-}
-
-// Returns whether a character has this number; `more` bytes followed the first one. A longer form
-// than needed is none, nor is a surrogate.
-bool is_code_point(std::uint32_t point, std::size_t more) {
-  constexpr std::uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = point >= 0xD800 && point < 0xE000;
-  return point >= kLeast[more] && point <= 0x10FFFF && !is_surrogate;
-}
-
-// Returns the bytes of the first character; 0 if it is none. The text is not empty.
-std::size_t first_character(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  const auto more = bytes_after(lead);
-  if (!more || text.size() <= *more) return 0;
-  std::uint32_t point = *more == 0 ? lead : lead & (0x3FU >> *more);
-  for (const char byte : text.substr(1, *more)) {
-    const auto next = static_cast<unsigned char>(byte);
-    if (next >> 6U != 2) return 0;
-    point = (point << 6U) | (next & 0x3FU);
-  }
-  return is_code_point(point, *more) ? *more + 1 : 0;
-}
-
 // Returns whether Python decodes the text. It has no bytes out of place, no forms that are longer
 // than needed, no surrogates (RFC 3629).
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    const std::size_t bytes = first_character(text);
+    const std::size_t bytes = utf8_sequence(text);
     if (bytes == 0) return false;
     text.remove_prefix(bytes);
   }
