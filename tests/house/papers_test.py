@@ -6,7 +6,7 @@ import re
 import subprocess
 import unittest
 
-from sources import ROOMS, ROOT, run_tests
+from sources import MOST_COLUMNS, MOST_WORDS_A_SENTENCE, ROOMS, ROOT, is_inverted, run_tests
 
 PAGE = ROOT / "docs" / "architecture.md"
 DECISIONS = ROOT / "docs" / "decisions"
@@ -15,8 +15,6 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PARTS = ["Context", "Decision", "Consequences"]
 DECISION_LINES = 60  # one page
 MOST_WORDS = {"docs/architecture.md": 2000, "CONTRIBUTING.md": 700}
-MOST_COLUMNS = 100
-MOST_WORDS_A_SENTENCE = 20
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -73,9 +71,7 @@ def long_sentences(page):
 
 def turned_sentences(page):
     """Sentences that do not begin with their subject."""
-    return [text for text in sentences(page)
-            if re.match(r"(?:Where|What|Who|Whoever|Whom|Whose|Which|Of)\b", text)
-            and not text.endswith("?")]
+    return [text for text in sentences(page) if is_inverted(text)]
 
 
 def persons(page):

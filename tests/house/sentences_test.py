@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Sentences in comments and docstrings begin with their subject, and never with a word of BEGIN.
-No peer or thing is "he". Each sentence has 20 words at most. A line with a comment has 100 columns
-at most. Only the standard library."""
+"""Sentences in comments and docstrings begin with their subject, and never with "Where" or its
+like. No peer or thing is "he". Each sentence has 20 words at most. A line with a comment has 100
+columns at most. Only the standard library."""
 
 import ast
 import io
@@ -10,12 +10,9 @@ import subprocess
 import tokenize
 import unittest
 
-from sources import ROOT, run_tests
+from sources import MOST_COLUMNS, MOST_WORDS_A_SENTENCE, ROOT, is_inverted, run_tests
 
-BEGIN = re.compile(r"(?:Where|Whoever|Who|Whom|Whose|Which|What|Of)\b")
 PERSON = re.compile(r"\b(?:[Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b")
-MOST_WORDS = 20
-MOST_COLUMNS = 100
 # Comments that are for a tool, which wants them on the line of the code.
 FOR_TOOLS = re.compile(r"\s*(?:noqa|type:)")
 CPP = (".h", ".cc", ".cu", ".cuh", ".proto")
@@ -138,7 +135,7 @@ def turned(name, text):
     """Sentences of a file that begin with one of the words, as path:line: sentence. A question may
     do so."""
     return [f"{name}:{line}: {said}" for line, said in sentences(name, text)
-            if BEGIN.match(said) and not said.endswith("?")]
+            if is_inverted(said)]
 
 
 def persons(name, text):
@@ -149,7 +146,7 @@ def persons(name, text):
 def long_sentences(name, text):
     """Sentences of a file with too many words, in the same form."""
     return [f"{name}:{line}: {said}" for line, said in sentences(name, text)
-            if len(said.split()) > MOST_WORDS]
+            if len(said.split()) > MOST_WORDS_A_SENTENCE]
 
 
 def said_lines(name, text):

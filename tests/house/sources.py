@@ -10,7 +10,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ("base/net/http", "base/net", "base", "proto", "store", "rendezvous/core", "rendezvous/host", "rendezvous/trust", "rendezvous/grpc", "rendezvous/election", "rendezvous/failover", "rendezvous/control/pages", "rendezvous/control", "daemon/manual", "daemon", "agent/core", "agent/processes", "agent/output", "agent/report", "agent/monitors",
          "agent/network", "agent/standby", "agent/guardian", "agent/worker_group", "agent", "launcher/scheduler", "launcher/options", "launcher/job", "launcher/doctor", "launcher/manual", "launcher", "worker/collective/core", "worker/collective/kernels", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical", "worker/collective/nccl", "worker/training/tensors",
          "worker/training/data_parallel", "worker/training/tensors/averages", "worker/training/comm_hooks", "worker/training/amp", "worker/training/replicas", "worker/training/join", "worker/training/norm", "worker/training/zero", "worker/training/sharded", "worker/startup/init_method", "worker/startup", "worker/data", "worker/checkpoint", "worker/include/ddprun", "examples/readers", "examples/readers/include/ddprun")
+# The limits of comments and pages alike.
+MOST_COLUMNS = 100
+MOST_WORDS_A_SENTENCE = 20
+# A sentence begins with its subject, so with none of these. A question may.
+NO_SUBJECT = re.compile(r"(?:Where|Whoever|Who|Whom|Whose|Which|What|Of)\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def is_inverted(sentence):
+    return NO_SUBJECT.match(sentence) is not None and not sentence.endswith("?")
 
 
 def cpp_files(*folders):
