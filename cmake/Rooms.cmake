@@ -14,7 +14,8 @@ endif()
 
 find_program(DDPRUN_CCACHE ccache)
 if(DDPRUN_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${DDPRUN_CCACHE}")
+  # Headers that are compiled before hold no time, and no macro that a file defines before them.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${DDPRUN_CCACHE}")
 endif()
 
 if(DDPRUN_SANITIZE)

@@ -33,3 +33,26 @@ if(TARGET ddprun::nccl_headers AND EXISTS "${DDPRUN_TORCH_DIR}/lib/libtorch_cuda
     "${DDPRUN_TORCH_DIR}/lib/libc10_cuda.so"
     "${ddprun_nvidia_dir}/nccl/lib/libnccl.so.2" "${ddprun_nvidia_dir}/cu13/lib/libcudart.so.13")
 endif()
+
+# ddprun_torch_headers(<target>…): LibTorch's headers are compiled once for all these targets. Each
+# file then takes 10 s less. Tests have other compiler flags, and so a set of their own. `dev` does
+# without: it compiles each file alone, so that a missing #include is noticed there.
+# docs/decisions/0041 has the figures.
+function(ddprun_torch_headers)
+  if(NOT CMAKE_UNITY_BUILD OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  get_directory_property(_flags COMPILE_OPTIONS)
+  string(MAKE_C_IDENTIFIER "ddprun_torch_headers${_flags}" _set)
+  if(NOT TARGET ${_set})
+    set(_source "${PROJECT_BINARY_DIR}/${_set}.cc")
+    file(CONFIGURE OUTPUT "${_source}" CONTENT "// Headers alone are compiled with this file.\n")
+    add_library(${_set} OBJECT "${_source}")
+    target_link_libraries(${_set} PRIVATE ddprun_flags ddprun::torch)
+    target_precompile_headers(${_set} PRIVATE <torch/torch.h>)
+  endif()
+  foreach(_target IN LISTS ARGN)
+    target_compile_options(${_target} PRIVATE -fpch-preprocess)  # asked for by ccache
+    target_precompile_headers(${_target} REUSE_FROM ${_set})
+  endforeach()
+endfunction()

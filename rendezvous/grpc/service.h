@@ -61,6 +61,7 @@ struct ServiceOptions {
   // they hold.
   int most_nodes = kMaxMembers;
   std::size_t max_unauthenticated = kMaxUnauthenticated;
+  std::chrono::milliseconds proof_limit = kProofLimit;  // a caller has so long to prove itself
   // The most nodes of all jobs together, and what a node beyond them is told.
   std::size_t max_calls = kMaxCalls;
   std::string too_many_calls = "rendezvous: as many nodes are here already as a host can serve";

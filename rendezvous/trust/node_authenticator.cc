@@ -63,7 +63,7 @@ std::vector<NodeAuthenticator::CallId> NodeAuthenticator::overdue(Time now) {
 
 void NodeAuthenticator::add(CallId call, Waiting one, Time now) {
   DDPRUN_ASSERT(!waiting_.contains(call));
-  one.place = order_.insert(order_.end(), {call, now + kProofLimit});
+  one.place = order_.insert(order_.end(), {call, now + options_.proof_limit});
   waiting_.emplace(call, std::move(one));
 }
 

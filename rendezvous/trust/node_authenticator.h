@@ -45,6 +45,7 @@ class NodeAuthenticator {
     std::size_t most = 0;  // how many calls may wait at a time
     Deed deed = Deed::kJoin;
     HasChannel has_channel{has_host_channel};
+    std::chrono::milliseconds proof_limit = kProofLimit;
   };
   // A call that was let in.
   struct AdmittedCall {

@@ -45,31 +45,20 @@ void read_elements(const at::Tensor& tensor, std::span<const std::int64_t> eleme
     return;
   }
   const void* const data = tensor.const_data_ptr();
-  switch (c10::toRealValueType(tensor.scalar_type())) {
-    case at::kDouble:
-      return read_elements<double>(data, elements, numbers);
-    case at::kFloat:
-      return read_elements<float>(data, elements, numbers);
-    case at::kHalf:
-      return read_elements<at::Half>(data, elements, numbers);
-    case at::kBFloat16:
-      return read_elements<at::BFloat16>(data, elements, numbers);
-    default:
-      numbers.resize(numbers.size() + elements.size());
-  }
+  const at::ScalarType type = c10::toRealValueType(tensor.scalar_type());
+  if (type == at::kDouble) return read_elements<double>(data, elements, numbers);
+  if (type == at::kFloat) return read_elements<float>(data, elements, numbers);
+  if (type == at::kHalf) return read_elements<at::Half>(data, elements, numbers);
+  if (type == at::kBFloat16) return read_elements<at::BFloat16>(data, elements, numbers);
+  numbers.resize(numbers.size() + elements.size());
 }
 
 double rounding_of(const at::Tensor& tensor) {
-  switch (c10::toRealValueType(tensor.scalar_type())) {
-    case at::kDouble:
-      return std::numeric_limits<double>::epsilon();
-    case at::kHalf:
-      return 0x1p-10;
-    case at::kBFloat16:
-      return 0x1p-7;
-    default:
-      return static_cast<double>(std::numeric_limits<float>::epsilon());
-  }
+  const at::ScalarType type = c10::toRealValueType(tensor.scalar_type());
+  if (type == at::kDouble) return std::numeric_limits<double>::epsilon();
+  if (type == at::kHalf) return 0x1p-10;
+  if (type == at::kBFloat16) return 0x1p-7;
+  return static_cast<double>(std::numeric_limits<float>::epsilon());
 }
 
 bool near(double left, double right, double distance) {
