@@ -1,0 +1,42 @@
+"""The stages in their order, and which of them fit into the time. Pure: no process, no clock."""
+
+import typing
+
+# The time that a run keeps for its own end: to cut a stage, and to print the table.
+RESERVE_S = 8
+
+
+class Stage(typing.NamedTuple):
+    """A part of the run, with a limit. `module` is its file in stages/."""
+
+    name: str
+    limit_s: int
+    module: str
+    about: str
+
+
+STAGES = (
+    Stage("facts", 20, "facts", "driver, clocks, versions, and what the doctor says"),
+    Stage("gpu-tests", 60, "gpu_tests", "the test programs with the label gpu"),
+    Stage("training", 40, "training", "mnist and its Python twin learn alike"),
+    Stage("optimizers", 40, "optimizers", "a step of SGD, Adam and AdamW beside PyTorch's"),
+    Stage("standby", 40, "standby", "a standby holds no GPU, and a restart with and without it"),
+)
+
+
+class UnknownStage(ValueError):
+    """A name that no stage has."""
+
+
+def chosen(names, stages=STAGES):
+    """The stages of these names, in the order of the run; all of them without names."""
+    unknown = [name for name in names if name not in [stage.name for stage in stages]]
+    if unknown:
+        accepted = ", ".join(stage.name for stage in stages)
+        raise UnknownStage(f"'{unknown[0]}' is no stage; expected some of {accepted}")
+    return [stage for stage in stages if not names or stage.name in names]
+
+
+def fits(stage, left_s):
+    """Whether the stage may use its whole limit. A stage that gets less could show nothing."""
+    return stage.limit_s + RESERVE_S <= left_s
