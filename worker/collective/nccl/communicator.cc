@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 
 #include "base/blocking_wait.h"
 #include "base/duration.h"
+#include "base/log.h"
+#include "worker/collective/nccl/cuda_parts.h"
+#include "worker/collective/nccl/quiet_thread.h"
 
 namespace ddprun::worker {
 namespace {
@@ -22,6 +26,9 @@ constexpr std::chrono::microseconds kLongestPause{1000};
 
 // A revoke that is not over by then does not end what hangs.
 constexpr std::chrono::seconds kRevokeLimit{2};
+
+// The most time for the abort of a collective that goes.
+constexpr std::chrono::seconds kAbortLimit{5};
 
 // Between two looks at the communicator.
 class Pauses {
@@ -39,10 +46,39 @@ class Pauses {
 
 }  // namespace
 
-Communicator::~Communicator() {
-  const std::lock_guard lock(mutex_);
-  end_now();
-}
+// The right to call NCCL.
+class Communicator::Turn {
+ public:
+  // Waits for it. Throws the reason once the communicator has failed.
+  explicit Turn(Communicator& of) : of_(of) {
+    std::unique_lock lock(of.mutex_);
+    of.changed_.wait(lock, [&] { return !of.in_call_ || of.failed(); });
+    if (of.failed()) throw CollectiveError(of.reason_);
+    if (of.comm_ == nullptr) throw CollectiveError("the communicator has ended");
+    has_it_ = of.in_call_ = true;
+  }
+  // Does not wait: it may have none then.
+  Turn(Communicator& of, std::try_to_lock_t /*now*/) : of_(of) {
+    const std::lock_guard lock(of.mutex_);
+    if (of.in_call_ || of.failed() || of.comm_ == nullptr) return;
+    has_it_ = of.in_call_ = true;
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  Turn(Turn&&) = delete;
+  Turn& operator=(Turn&&) = delete;
+  ~Turn() {
+    if (!has_it_) return;
+    const std::lock_guard lock(of_.mutex_);
+    of_.in_call_ = false;
+    of_.changed_.notify_all();
+  }
+  explicit operator bool() const { return has_it_; }
+
+ private:
+  Communicator& of_;
+  bool has_it_ = false;
+};
 
 ncclResult_t Communicator::state() const {
   ncclResult_t async = ncclSuccess;
@@ -50,18 +86,19 @@ ncclResult_t Communicator::state() const {
   return asked == ncclSuccess ? async : asked;
 }
 
+std::string Communicator::words_of(ncclResult_t error) const {
+  return fmt::format("NCCL: {}: {}", ncclGetErrorString(error), ncclGetLastError(comm_));
+}
+
 // Non-blocking: a call answers at once, and the program can end what does not come to an end.
 void Communicator::form(const ncclUniqueId& id, int ranks, std::chrono::milliseconds limit) {
   const auto deadline = Clock::now() + limit;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    const ncclResult_t begun = ncclCommInitRankConfig(&comm_, ranks, id, rank_, &config);
-    if (begun != ncclSuccess && begun != ncclInProgress)
-      throw CollectiveError(
-          fmt::format("rank {}: NCCL bring-up: {}", rank_, ncclGetErrorString(begun)));
-  }
+  const ncclResult_t begun = ncclCommInitRankConfig(&comm_, ranks, id, rank_, &config);
+  if (begun != ncclSuccess && begun != ncclInProgress)
+    throw CollectiveError(
+        fmt::format("rank {}: NCCL bring-up: {}", rank_, ncclGetErrorString(begun)));
   BlockingWait wait;
   for (Pauses pauses;; pauses.take()) {
     if (const auto wrong = trouble()) {
@@ -71,26 +108,25 @@ void Communicator::form(const ncclUniqueId& id, int ranks, std::chrono::millisec
     wait.tell([&] {
       return fmt::format("rank {} of {}: NCCL bring-up: not complete yet", rank_, ranks);
     });
-    const std::lock_guard lock(mutex_);
-    if (state() == ncclSuccess) return;
+    if (const Turn turn(*this); state() == ncclSuccess) {
+      formed_ = true;
+      return;
+    }
     if (Clock::now() < deadline) continue;
-    throw CollectiveError(fmt::format(
+    fail(fmt::format(
         "rank {}: NCCL bring-up: not complete after {} s: another rank has not come, or the "
         "transport hangs (NCCL_DEBUG=INFO says more)",
         rank_, in_seconds(limit)));
+    check();
   }
 }
 
 void Communicator::run(const char* doing, const Call& call) {
-  check();
-  std::unique_lock lock(mutex_);
-  if (comm_ == nullptr) {
-    lock.unlock();
-    check();
-    throw CollectiveError("the communicator has ended");
+  ncclResult_t result = ncclSuccess;
+  {
+    const Turn turn(*this);
+    result = call(comm_);
   }
-  const ncclResult_t result = call(comm_);
-  lock.unlock();
   if (result != ncclSuccess && result != ncclInProgress)
     fail(fmt::format("rank {}: {}: NCCL: {}", rank_, doing, ncclGetErrorString(result)));
   settle(doing);
@@ -105,42 +141,61 @@ void Communicator::settle(const char* doing) {
       fail(fmt::format("rank {}: {}: {}", rank_, doing, *wrong));
       continue;
     }
-    const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr && state() == ncclSuccess) return;
+    if (const Turn turn(*this); state() == ncclSuccess) return;
   }
 }
 
 std::optional<std::string> Communicator::trouble() {
-  const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return std::nullopt;
+  const Turn turn(*this, std::try_to_lock);
+  if (!turn) return std::nullopt;
   const ncclResult_t now = state();
   if (now == ncclSuccess || now == ncclInProgress) return std::nullopt;
-  return fmt::format("NCCL: {}: {}", ncclGetErrorString(now), ncclGetLastError(comm_));
+  return words_of(now);
 }
 
 // First the reason, then the abort: a host that the abort lets go on must find it.
 void Communicator::fail(const std::string& why) noexcept {
   {
-    const std::lock_guard lock(reason_mutex_);
-    if (failed_.load(std::memory_order_relaxed)) return;
+    const std::lock_guard lock(mutex_);
+    if (failed()) return;
     reason_ = why;
     failed_.store(true, std::memory_order_release);
   }
-  const std::lock_guard lock(mutex_);
-  end_now();
+  changed_.notify_all();
+  if (tell_) tell_();
+  try {
+    start_without_signals([self = shared_from_this()] { self->end_failed(); }).detach();
+  } catch (const std::system_error& error) {
+    log::error(fmt::format("rank {}: no thread to abort NCCL: {}", rank_, error.what()));
+  }
 }
 
 void Communicator::check() const {
   if (!failed()) return;
-  const std::lock_guard lock(reason_mutex_);
+  const std::lock_guard lock(mutex_);
   throw CollectiveError(reason_);
 }
 
+// Keeps the turn until the end: nobody may call NCCL beside an abort.
+void Communicator::end_failed() noexcept {
+  cudaSetDevice(gpu_);
+  const BesideCaptures beside;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !in_call_; });
+    in_call_ = true;
+  }
+  if (comm_ != nullptr) abort();
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
 // A revoke stops the kernels without tearing down what the peers still use; the abort frees all. A
-// revoke that fails, or hangs, changes nothing about the abort.
-void Communicator::end_now() noexcept {
-  if (comm_ == nullptr) return;
-  if (optional_.revoke != nullptr) {
+// revoke that fails, or hangs, changes nothing about the abort. NCCL cannot revoke what never
+// formed.
+void Communicator::abort() noexcept {
+  if (formed_ && optional_.revoke != nullptr) {
     ncclResult_t revoked = optional_.revoke(comm_, 0);
     const auto deadline = Clock::now() + kRevokeLimit;
     for (Pauses pauses; revoked == ncclInProgress && Clock::now() < deadline; pauses.take())
@@ -160,9 +215,7 @@ void* Communicator::add(void* memory, std::size_t bytes) {
 }
 
 ncclResult_t Communicator::try_add(void* memory, std::size_t bytes, void** handle) {
-  check();
-  const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return ncclInvalidUsage;
+  const Turn turn(*this);
   const ncclResult_t added = optional_.add(comm_, memory, bytes, handle);
   // Null with NCCL_LOCAL_REGISTER=0: nothing was registered.
   if (added == ncclSuccess && *handle != nullptr) registered_.insert(*handle);
@@ -170,22 +223,37 @@ ncclResult_t Communicator::try_add(void* memory, std::size_t bytes, void** handl
 }
 
 void Communicator::remove(void* handle) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (comm_ != nullptr && registered_.erase(handle) != 0) optional_.remove(comm_, handle);
+  try {
+    const Turn turn(*this);
+    if (registered_.erase(handle) != 0) optional_.remove(comm_, handle);
+  } catch (const CollectiveError&) {  // NOLINT(bugprone-empty-catch): it has failed, or ended
+  }
 }
 
 void Communicator::leave(std::chrono::milliseconds limit) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return;
+  try {
+    if (end_well(limit)) return;
+  } catch (const CollectiveError&) {  // NOLINT(bugprone-empty-catch): it has failed, or ended
+  }
+  fail("the collective has ended");
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kAbortLimit, [this] { return ended_; });
+}
+
+bool Communicator::end_well(std::chrono::milliseconds limit) {
+  const Turn turn(*this);
+  if (!formed_) return false;
   for (void* handle : registered_) optional_.remove(comm_, handle);
   registered_.clear();
   ncclResult_t farewell = ncclCommFinalize(comm_);
   const auto deadline = Clock::now() + limit;
-  for (Pauses pauses; farewell == ncclInProgress && Clock::now() < deadline; pauses.take())
+  for (Pauses pauses; farewell == ncclInProgress && !failed() && Clock::now() < deadline;
+       pauses.take())
     farewell = state();
-  if (farewell != ncclSuccess) return end_now();
+  if (farewell != ncclSuccess) return false;
   ncclCommDestroy(comm_);
   comm_ = nullptr;
+  return true;
 }
 
 }  // namespace ddprun::worker

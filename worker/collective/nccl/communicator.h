@@ -1,15 +1,18 @@
 // One NCCL communicator, and why it has failed. A communicator is not thread-safe, and both the
-// program and the watcher use it. Each call takes the same mutex, so no two run at once. After the
-// first failure it is aborted, which ends the kernels that wait for a peer. With them ends the wait
-// of a host for its stream. Any thread. Its owners are the collective and each memory that is
-// registered with it.
+// program and the watcher use it. So calls take turns, and no two run at once. At the first failure
+// all who wait are told the reason. Then a thread of its own aborts the communicator, which may
+// take for ever. The abort ends the kernels that wait for a peer. With them ends the wait of a host
+// for its stream. Any thread. A shared pointer owns it: the collective, its registered memory, and
+// the thread that aborts.
 #pragma once
 
 #include <nccl.h>
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -19,14 +22,14 @@
 
 namespace ddprun::worker {
 
-class Communicator {
+class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
-  Communicator(int rank, const NcclOptional& optional) : rank_(rank), optional_(optional) {}
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
-  Communicator(Communicator&&) = delete;
-  Communicator& operator=(Communicator&&) = delete;
-  ~Communicator();  // aborts what leave() has not ended
+  Communicator(int rank, int gpu, const NcclOptional& optional)
+      : rank_(rank), gpu_(gpu), optional_(optional) {}
+
+  // Called once at the first failure, on any thread, when check() throws the reason. Set before
+  // form().
+  void on_failure(std::function<void()> tell) { tell_ = std::move(tell); }
 
   // All ranks must call it. Throws CollectiveError if they are not together after `limit`.
   void form(const ncclUniqueId& id, int ranks, std::chrono::milliseconds limit);
@@ -37,11 +40,12 @@ class Communicator {
   using Call = std::function<ncclResult_t(ncclComm_t)>;
   void run(const char* doing, const Call& call);
 
-  // Returns the fault that NCCL has found since. Nothing if all is well, or if it has failed
-  // before.
+  // Returns the fault that NCCL has found since. Nothing if all is well, if it has failed before,
+  // or while a call is under way.
   std::optional<std::string> trouble();
 
-  // The first reason counts. Afterwards every call throws it. Revokes and aborts the communicator.
+  // The first reason counts. Afterwards every call throws it. Returns at once: a thread of its own
+  // revokes and aborts the communicator.
   void fail(const std::string& why) noexcept;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   void check() const;  // throws the reason
@@ -53,22 +57,32 @@ class Communicator {
   void remove(void* handle) noexcept;  // does nothing once the communicator is gone
 
   // Removes what is registered. Ends the communicator well if all ranks do so within `limit`; else
-  // aborts.
+  // aborts. An abort that hangs leaves things behind, for as long as the process.
   void leave(std::chrono::milliseconds limit) noexcept;
 
  private:
-  ncclResult_t state() const;  // with mutex_
+  class Turn;
+
+  ncclResult_t state() const;  // in a turn
+  std::string words_of(ncclResult_t error) const;
   void settle(const char* doing);
-  void end_now() noexcept;  // with mutex_
+  bool end_well(std::chrono::milliseconds limit);
+  void end_failed() noexcept;
+  void abort() noexcept;
 
   const int rank_;
+  const int gpu_;
   const NcclOptional optional_;
-  std::mutex mutex_;  // for each call to NCCL
-  ncclComm_t comm_ = nullptr;
-  std::set<void*> registered_;  // handles
+  std::function<void()> tell_;
   std::atomic<bool> failed_ = false;
-  mutable std::mutex reason_mutex_;  // apart: an abort may take a while
+  mutable std::mutex mutex_;  // for all below; never held during a call
+  std::condition_variable changed_;
+  bool in_call_ = false;
+  bool ended_ = false;
   std::string reason_;
+  ncclComm_t comm_ = nullptr;   // for the one who has the turn
+  bool formed_ = false;         // likewise
+  std::set<void*> registered_;  // handles; likewise
 };
 
 }  // namespace ddprun::worker

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 namespace ddprun::worker {
 
@@ -22,6 +24,24 @@ struct GpuStreams {
   std::function<cudaStream_t()> current;
 };
 
+// This thread makes calls that CUDA forbids while another one captures a graph: they would break
+// it. They concern no stream that is captured.
+class BesideCaptures {
+ public:
+  BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+  BesideCaptures(BesideCaptures&&) = delete;
+  BesideCaptures& operator=(BesideCaptures&&) = delete;
+  ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// Says whether what `stream` gets becomes part of a graph.
+bool is_captured(cudaStream_t stream);
+
 // Marks a place in a stream. Without timing it is cheaper to record and to query.
 class Event {
  public:
@@ -32,7 +52,10 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  Event& operator=(Event&&) = delete;
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
   ~Event() {
     if (event_ != nullptr) cudaEventDestroy(event_);
   }
@@ -52,6 +75,27 @@ class Event {
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+// Memory that graphs use, for as long as they live. CUDA says that a graph is gone on a thread of
+// its own, which must make no call. So memory then waits for the collective's next call. Any
+// thread; a shared pointer owns it.
+class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
+ public:
+  // The graph that `stream` is captured into shares it from now on.
+  void keep(cudaStream_t stream, std::shared_ptr<std::byte> memory);
+  // Drops the memory of graphs that are gone.
+  void let_go();
+
+ private:
+  struct Kept {
+    std::shared_ptr<GraphMemory> owner;
+    std::shared_ptr<std::byte> memory;
+  };
+  static void CUDART_CB graph_is_gone(void* kept);
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<std::byte>> left_;
 };
 
 // Bytes on the GPU, and as many in host memory that the GPU reads and writes by itself. A copy

@@ -76,17 +76,23 @@ NcclRanks::NcclRanks(const NcclParts& parts)
     : parts_(parts),
       stream_(parts.streams.make()),
       launched_(parts.job.last_ticket),
-      communicator_(std::make_shared<Communicator>(parts.job.rank, parts.optional)),
+      communicator_(
+          std::make_shared<Communicator>(parts.job.rank, parts.job.local_rank, parts.optional)),
       memory_(communicator_, parts.optional),
-      watcher_(std::make_unique<NcclWatcher>(*communicator_,
+      watcher_(std::make_shared<NcclWatcher>(communicator_,
                                              NcclWatcher::Options{.rank = parts.job.rank,
                                                                   .ranks = parts.job.ranks,
                                                                   .gpu = parts.job.local_rank,
-                                                                  .timeout = parts.job.timeout})) {}
+                                                                  .timeout = parts.job.timeout})) {
+  communicator_->on_failure([watcher = std::weak_ptr(watcher_)] {
+    if (const auto waked = watcher.lock()) waked->wake();
+  });
+  watcher_->start();
+}
 
 NcclRanks::~NcclRanks() {
   if (!watcher_->wait_for_all(kFarewell)) communicator_->fail("the collective has ended");
-  watcher_.reset();
+  watcher_->stop(kFarewell);
   communicator_->leave(kFarewell);
 }
 
@@ -109,9 +115,23 @@ void NcclRanks::check() {
 }
 
 // Memory is freed here and not by the watcher. To free memory may wait for the GPU, and thus for a
-// peer.
+// peer. A capture that is over needs no order any more.
 void NcclRanks::let_go() {
+  if (capturing() || is_captured(stream_)) return;
+  std::erase_if(sums_, [](const Sum& sum) { return sum.captured.has_value(); });
   while (!sums_.empty() && watcher_->over(*sums_.front().work)) sums_.pop_front();
+  graph_memory_->let_go();
+}
+
+// The program captures what its stream gets from now on.
+bool NcclRanks::capturing() const { return is_captured(parts_.streams.current()); }
+
+void NcclRanks::refuse_in_a_capture(const char* what) const {
+  if (!capturing()) return;
+  throw CollectiveError(fmt::format(
+      "rank {}: {} while its stream is captured: a graph cannot hold it. Call it before "
+      "the capture",
+      job().rank, what));
 }
 
 // A failure here leaves the ranks apart, so it ends the communicator. `launch` returns where the
@@ -140,16 +160,31 @@ NcclRanks::Work NcclRanks::launch_operation(std::uint32_t operation, const char*
   return work;
 }
 
+// Nobody watches what is captured. Its events tell nothing, and the graph may run often or never.
+Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& call) {
+  try {
+    Event(parts_.streams.current()).hold(stream_);
+    communicator_->run(doing, call);
+    return Event(stream_);
+  } catch (const CollectiveError& error) {
+    communicator_->fail(error.what());
+    throw;
+  }
+}
+
 // The current stream goes on when it is done; the host at once.
-void NcclRanks::do_in_order(std::uint32_t operation, const char* doing,
+void NcclRanks::do_in_order(const std::function<std::uint32_t()>& begin, const char* doing,
                             const Communicator::Call& call) {
-  const auto work = launch_operation(operation, doing, call);
+  check();
+  if (capturing()) return capture_operation(doing, call).hold(parts_.streams.current());
+  const auto work = launch_operation(begin(), doing, call);
   work->done().hold(parts_.streams.current());
 }
 
 // The current stream may use it when it is cleared.
 std::shared_ptr<std::byte> NcclRanks::allocate(std::size_t bytes) {
   check();
+  refuse_in_a_capture("allocate()");
   auto memory = memory_.allocate(bytes, stream_);
   Event(stream_).hold(parts_.streams.current());
   return memory;
@@ -157,17 +192,22 @@ std::shared_ptr<std::byte> NcclRanks::allocate(std::size_t bytes) {
 
 Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
   check();
+  const Communicator::Call call_nccl = [&](ncclComm_t comm) { return call(flat, request, comm); };
+  auto memory = memory_.owner_of(flat);
+  if (capturing()) {
+    graph_memory_->keep(parts_.streams.current(), std::move(memory));
+    sums_.push_back({++launched_, nullptr, nullptr, capture_operation(doing(request), call_nccl)});
+    return launched_;
+  }
   // Beyond a thousand or so the launch itself would block, while it holds the communicator.
   if (sums_.size() >= kLaunchedMax) {
     watcher_->wait(*sums_.front().work);
     let_go();
   }
-  auto memory = memory_.owner_of(flat);
   const auto operation =
       watcher_->begin(request.kind(), flat.bytes(), flat.dtype, -1, request.hash());
-  auto work = launch_operation(operation, doing(request),
-                               [&](ncclComm_t comm) { return call(flat, request, comm); });
-  sums_.push_back({++launched_, std::move(memory), std::move(work)});
+  auto work = launch_operation(operation, doing(request), call_nccl);
+  sums_.push_back({++launched_, std::move(memory), std::move(work), std::nullopt});
   return launched_;
 }
 
@@ -198,37 +238,45 @@ void NcclRanks::wait(Ticket ticket) {
   const auto later = std::ranges::find_if(
       sums_, [ticket](const Sum& sum) { return !reached(ticket, sum.ticket); });
   if (later == sums_.begin()) return;
-  std::prev(later)->work->done().hold(parts_.streams.current());
+  const Sum& last = *std::prev(later);
+  if (!last.captured && capturing()) {
+    if (watcher_->over(*last.work)) return;
+    refuse_in_a_capture("wait() for a sum that was launched before");
+  }
+  last.done().hold(parts_.streams.current());
 }
 
 void NcclRanks::broadcast(Flat flat, int root) {
-  check();
-  do_in_order(
-      watcher_->begin(OperationKind::kBroadcast, flat.bytes()), "broadcast", [&](ncclComm_t comm) {
-        return ncclBroadcast(flat.data, flat.data, flat.bytes(), ncclUint8, root, comm, stream_);
-      });
+  do_in_order([&] { return watcher_->begin(OperationKind::kBroadcast, flat.bytes()); }, "broadcast",
+              [&](ncclComm_t comm) {
+                return ncclBroadcast(flat.data, flat.data, flat.bytes(), ncclUint8, root, comm,
+                                     stream_);
+              });
 }
 
 void NcclRanks::send(Flat flat, int to) {
   other_rank(to);
-  check();
-  const auto operation = watcher_->begin(OperationKind::kSend, flat.bytes(), Dtype::kUInt8, to);
-  do_in_order(operation, "send", [&](ncclComm_t comm) {
-    return ncclSend(flat.data, flat.bytes(), ncclUint8, to, comm, stream_);
-  });
+  do_in_order(
+      [&] { return watcher_->begin(OperationKind::kSend, flat.bytes(), Dtype::kUInt8, to); },
+      "send",
+      [&](ncclComm_t comm) {
+        return ncclSend(flat.data, flat.bytes(), ncclUint8, to, comm, stream_);
+      });
 }
 
 void NcclRanks::receive(Flat flat, int from) {
   other_rank(from);
-  check();
-  const auto operation =
-      watcher_->begin(OperationKind::kReceive, flat.bytes(), Dtype::kUInt8, from);
-  do_in_order(operation, "receive", [&](ncclComm_t comm) {
-    return ncclRecv(flat.data, flat.bytes(), ncclUint8, from, comm, stream_);
-  });
+  do_in_order(
+      [&] { return watcher_->begin(OperationKind::kReceive, flat.bytes(), Dtype::kUInt8, from); },
+      "receive",
+      [&](ncclComm_t comm) {
+        return ncclRecv(flat.data, flat.bytes(), ncclUint8, from, comm, stream_);
+      });
 }
 
 std::unique_ptr<Collective> NcclRanks::split(int color, int key) {
+  check();
+  refuse_in_a_capture("split()");
   const auto join = [this](const GroupPlace& place, Exchange& exchange) {
     NcclParts group = parts_;
     group.job = {.rank = place.rank,
@@ -268,6 +316,7 @@ std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, 
 std::vector<std::vector<std::byte>> NcclRanks::all_gather_bytes(std::span<const std::byte> mine) {
   check_gather_size(mine.size());
   check();
+  refuse_in_a_capture("all_gather_bytes()");
   const std::uint32_t operation = watcher_->begin(OperationKind::kGather, mine.size());
   const std::uint64_t length = mine.size();
   const auto lengths_blob =
@@ -291,6 +340,7 @@ std::vector<std::vector<std::byte>> NcclRanks::all_gather_bytes(std::span<const 
 
 void NcclRanks::barrier() {
   check();
+  refuse_in_a_capture("barrier()");
   const std::byte nothing{};
   gather_equal(std::span(&nothing, 1),
                watcher_->watch(watcher_->begin(OperationKind::kBarrier, 0), Part::kEnds));

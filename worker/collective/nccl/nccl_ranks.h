@@ -75,6 +75,9 @@ class NcclRanks final : public Collective {
     Ticket ticket;
     std::shared_ptr<std::byte> memory;  // the caller may have let go of it
     std::shared_ptr<NcclWatcher::Work> work;
+    std::optional<Event> captured;  // its end in a capture; then no work
+
+    const Event& done() const { return captured ? *captured : work->done(); }
   };
   using Work = std::shared_ptr<NcclWatcher::Work>;
   using Part = NcclWatcher::Part;
@@ -84,7 +87,11 @@ class NcclRanks final : public Collective {
   ncclResult_t call(const Flat& flat, const LaunchRequest& request, ncclComm_t comm) const;
   void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
   Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call);
-  void do_in_order(std::uint32_t operation, const char* doing, const Communicator::Call& call);
+  Event capture_operation(const char* doing, const Communicator::Call& call);
+  void do_in_order(const std::function<std::uint32_t()>& begin, const char* doing,
+                   const Communicator::Call& call);
+  bool capturing() const;
+  void refuse_in_a_capture(const char* what) const;
   std::vector<std::byte> gather_equal(std::span<const std::byte> mine, const Work& work);
   void let_go();
 
@@ -93,9 +100,10 @@ class NcclRanks final : public Collective {
   Ticket launched_;
   std::shared_ptr<Communicator> communicator_;  // registered memory is the other owner
   NcclMemory memory_;
+  std::shared_ptr<GraphMemory> graph_memory_ = std::make_shared<GraphMemory>();
   Staging staging_;       // of gathers
   std::deque<Sum> sums_;  // in ticket order: those that may be under way
-  std::unique_ptr<NcclWatcher> watcher_;
+  std::shared_ptr<NcclWatcher> watcher_;
 };
 
 }  // namespace ddprun::worker

@@ -4,11 +4,11 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
 #include <utility>
 
 #include "base/duration.h"
 #include "worker/collective/core/flight_record.h"
+#include "worker/collective/nccl/quiet_thread.h"
 
 namespace ddprun::worker {
 namespace {
@@ -20,33 +20,31 @@ constexpr std::chrono::microseconds kFirstWatch{20};
 constexpr std::chrono::microseconds kLongestWatch{1'000};
 constexpr std::chrono::microseconds kIdleWatch{2'000};
 
-// A signal of the program is for a thread of the program.
-std::thread start_without_signals(auto body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
-
 }  // namespace
 
-NcclWatcher::NcclWatcher(Communicator& communicator, const Options& options)
-    : communicator_(communicator),
+NcclWatcher::NcclWatcher(std::shared_ptr<Communicator> communicator, const Options& options)
+    : communicator_(std::move(communicator)),
       options_(options),
-      ring_(std::make_unique<OperationRing>()),
-      thread_(start_without_signals([this] { run(); })) {}
+      ring_(std::make_unique<OperationRing>()) {}
 
-NcclWatcher::~NcclWatcher() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
+void NcclWatcher::start() {
+  start_without_signals([self = shared_from_this()] { self->run(); }).detach();
+}
+
+void NcclWatcher::stop(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
   woken_.notify_all();
-  thread_.join();
+  if (!moved_.wait_for(lock, limit, [this] { return stopped_; })) return;
+  lock.unlock();
   if (looks_) looks_->leave(report_of(*ring_, options_.rank));
+}
+
+// With the lock, so that nobody is between their look and their sleep.
+void NcclWatcher::wake() {
+  const std::lock_guard lock(mutex_);
+  woken_.notify_all();
+  moved_.notify_all();
 }
 
 void NcclWatcher::compare_over(std::unique_ptr<DesyncBoard> board) {
@@ -56,7 +54,7 @@ void NcclWatcher::compare_over(std::unique_ptr<DesyncBoard> board) {
 
 std::uint32_t NcclWatcher::begin(OperationKind kind, std::uint64_t bytes, Dtype dtype, int peer,
                                  std::uint64_t parts) {
-  communicator_.check();
+  communicator_->check();
   const std::lock_guard lock(mutex_);
   const std::uint32_t operation = ring_->begin(kind, bytes, dtype, {}, parts);
   peers_[operation % peers_.size()] = peer;
@@ -109,16 +107,16 @@ void NcclWatcher::wait(const Work& work) {
   std::unique_lock lock(mutex_);
   ++waiters_;
   nudge();
-  moved_.wait(lock, [&] { return work.over_ || communicator_.failed(); });
+  moved_.wait(lock, [&] { return work.over_ || communicator_->failed(); });
   --waiters_;
   if (work.over_) return;
   lock.unlock();
-  communicator_.check();
+  communicator_->check();
 }
 
 bool NcclWatcher::wait_for_all(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
-  return moved_.wait_for(lock, limit, [this] { return works_.empty() || communicator_.failed(); });
+  return moved_.wait_for(lock, limit, [this] { return works_.empty() || communicator_->failed(); });
 }
 
 std::string NcclWatcher::flight_record() const {
@@ -132,11 +130,12 @@ std::string NcclWatcher::flight_record() const {
 void NcclWatcher::run() {
   pthread_setname_np(pthread_self(), "nccl_watcher");
   cudaSetDevice(options_.gpu);  // for this thread; who made the collective has done it before
+  const BesideCaptures beside;  // it asks events while the program may capture
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    if (works_.empty() || communicator_.failed()) {
+    if (works_.empty() || communicator_->failed()) {
       woken_.wait(lock,
-                  [this] { return stopping_ || (!works_.empty() && !communicator_.failed()); });
+                  [this] { return stopping_ || (!works_.empty() && !communicator_->failed()); });
       continue;
     }
     look(lock);
@@ -145,6 +144,8 @@ void NcclWatcher::run() {
                     [this] { return stopping_ || std::exchange(nudged_, false); });
     pause_ = std::min(pause_ * 2, kLongestWatch);
   }
+  stopped_ = true;
+  moved_.notify_all();
 }
 
 // The first reason is kept: the program may have found another one meanwhile.
@@ -159,9 +160,8 @@ void NcclWatcher::look(std::unique_lock<std::mutex>& lock) {
   }
   if (!why) return;
   lock.unlock();
-  communicator_.fail(*why);
+  communicator_->fail(*why);
   lock.lock();
-  moved_.notify_all();
 }
 
 // Returns whether any was.
@@ -197,7 +197,7 @@ NcclWatcher::Clock::time_point NcclWatcher::since(const Work& work) const {
 std::optional<std::string> NcclWatcher::find_failure(std::unique_lock<std::mutex>& lock) {
   const auto work = works_.front();
   lock.unlock();
-  const auto wrong = communicator_.trouble();
+  const auto wrong = communicator_->trouble();
   lock.lock();
   if (wrong) {
     return fmt::format("rank {}: {}: {}", options_.rank, ring_->describe(work->operation_), *wrong);

@@ -5,7 +5,8 @@
 // under way it sleeps.
 //
 // It also keeps the ring of operations. It compares the ring with those of other ranks if they wait
-// for long (desync_report.h). Owned by the collective; only one thread at a time may call it.
+// for long (desync_report.h). The collective owns it, and so does its thread: a call of CUDA or
+// NCCL may never return. Only one thread at a time may call it.
 #pragma once
 
 #include <array>
@@ -17,7 +18,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "worker/collective/core/desync_report.h"
 #include "worker/collective/core/operation_ring.h"
@@ -26,7 +26,7 @@
 
 namespace ddprun::worker {
 
-class NcclWatcher {
+class NcclWatcher : public std::enable_shared_from_this<NcclWatcher> {
  public:
   // Something on the collective's stream. Operations have one, gathers have two.
   class Work {
@@ -52,13 +52,18 @@ class NcclWatcher {
     std::chrono::milliseconds timeout{};  // of each work
   };
 
-  // `communicator` must outlive it.
-  NcclWatcher(Communicator& communicator, const Options& options);
+  NcclWatcher(std::shared_ptr<Communicator> communicator, const Options& options);
   NcclWatcher(const NcclWatcher&) = delete;
   NcclWatcher& operator=(const NcclWatcher&) = delete;
   NcclWatcher(NcclWatcher&&) = delete;
   NcclWatcher& operator=(NcclWatcher&&) = delete;
-  ~NcclWatcher();  // whatever is under way is watched no longer
+  ~NcclWatcher() = default;
+
+  void start();
+  // Whatever is under way is watched no longer. Waits for the thread, for `limit` at most.
+  void stop(std::chrono::milliseconds limit);
+  // The communicator has failed: all who wait here shall look at it.
+  void wake();
 
   // From now on it compares this rank with the others. Nothing is under way, and all have a board.
   void compare_over(std::unique_ptr<DesyncBoard> board);
@@ -100,7 +105,7 @@ class NcclWatcher {
   Clock::time_point since(const Work& work) const;
   RankReport report() const;
 
-  Communicator& communicator_;
+  const std::shared_ptr<Communicator> communicator_;
   const Options options_;
   mutable std::mutex mutex_;                 // for all below
   std::condition_variable woken_;            // the thread: something to watch
@@ -114,7 +119,7 @@ class NcclWatcher {
   int waiters_ = 0;                                  // of the program
   bool nudged_ = false;                              // the pause ends
   bool stopping_ = false;
-  std::thread thread_;
+  bool stopped_ = false;
 };
 
 }  // namespace ddprun::worker

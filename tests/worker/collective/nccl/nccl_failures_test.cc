@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "tests/worker/collective/nccl/simulated_ranks.h"
@@ -71,6 +72,31 @@ TEST_F(NcclFailures, ARevokeThatHangsIsFollowedByTheAbort) {
   });
   EXPECT_EQ(sim::controls().revokes, 1);
   EXPECT_EQ(sim::controls().aborts, 1);
+}
+
+// The abort frees memory, and may so wait for anything.
+TEST_F(NcclFailures, WhoeverWaitsIsToldWhileTheAbortHangs) {
+  const std::vector<std::function<void(Rank&)>> waits{
+      [](Rank& rank) { rank.collective->barrier(); },
+      [](Rank& rank) { rank.collective->all_gather_bytes({}); },
+      [](Rank& rank) {
+        const auto memory = rank.filled(4, 1);
+        for (std::uint32_t i = 0; i <= Collective::kLaunchedMax; ++i)
+          rank.collective->launch_sum(floats(memory, 4));
+      }};
+  for (const auto& wait : waits) {
+    run({.timeout = kShort}, [&](Rank& rank) {
+      sim::controls().hang = sim::controls().abort_hangs = true;
+      auto told = std::async(std::launch::async, [&] {
+        cudaSetDevice(rank.rank);
+        return message_of([&] { wait(rank); });
+      });
+      EXPECT_EQ(told.wait_for(20s), std::future_status::ready);
+      sim::controls().abort_hangs = false;
+      EXPECT_EQ(message_of([&] { rank.collective->check(); }), told.get());
+    });
+    sim::controls().hang = false;
+  }
 }
 
 // To free memory waits for the GPU, and so for what hangs there: the watcher must not do it.
@@ -201,6 +227,8 @@ TEST_F(NcclFailures, ABringUpWithoutAPeerEnds) {
   EXPECT_NE(joined.error().message().find("NCCL bring-up: not complete after 0.2 s"),
             std::string::npos)
       << joined.error().message();
+  EXPECT_EQ(sim::controls().aborts, 1);
+  EXPECT_EQ(sim::controls().revokes, 0) << "NCCL may have no streams yet, which a revoke uses";
 }
 
 // With the usual ten minutes: only the desync report can end it so soon.

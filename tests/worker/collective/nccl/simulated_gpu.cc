@@ -1,125 +1,29 @@
 #include "tests/worker/collective/nccl/simulated_gpu.h"
 
-#include <condition_variable>
-#include <cstdlib>
+#include <chrono>
 #include <cstring>
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <thread>
-#include <vector>
+#include <utility>
 
-#include "tests/worker/collective/nccl/simulated_nccl.h"
+#include "tests/worker/collective/nccl/simulated_stream.h"
 
 namespace ddprun::worker::sim {
 namespace {
 
-thread_local int this_gpu = 0;
 thread_local int waits_here = 0;
 
-// A place in a stream.
-class Mark {
- public:
-  void pass() {
-    const std::lock_guard lock(mutex_);
-    passed_ = true;
-    moved_.notify_all();
-  }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    moved_.wait(lock, [this] { return passed_; });
-  }
-  bool passed() {
-    const std::lock_guard lock(mutex_);
-    return passed_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable moved_;
-  bool passed_ = false;
+struct UserObject {
+  std::shared_ptr<void> held;
 };
 
-class Stream {
- public:
-  explicit Stream(int on) : gpu(on), thread_([this] { run(); }) { thread_.detach(); }
-
-  void add(std::function<void()> kernel) {
-    const std::lock_guard lock(mutex_);
-    kernels_.push_back(std::move(kernel));
-    moved_.notify_all();
-  }
-  bool idle() {
-    const std::lock_guard lock(mutex_);
-    return !running_ && kernels_.empty();
-  }
-  std::shared_ptr<Mark> mark() {
-    auto made = std::make_shared<Mark>();
-    add([made] { made->pass(); });
-    return made;
-  }
-
-  const int gpu;
-
- private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      moved_.wait(lock, [this] { return !kernels_.empty(); });
-      const auto kernel = std::move(kernels_.front());
-      kernels_.pop_front();
-      running_ = true;
-      lock.unlock();
-      kernel();
-      lock.lock();
-      running_ = false;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable moved_;
-  std::deque<std::function<void()>> kernels_;
-  bool running_ = false;
-  std::thread thread_;
-};
-
-struct Event {
-  std::mutex mutex;
-  std::shared_ptr<Mark> mark;
-
-  std::shared_ptr<Mark> get() {
-    const std::lock_guard lock(mutex);
-    return mark;
-  }
-};
-
-// All streams ever made: their threads run until the process ends.
-std::mutex streams_mutex;
-std::vector<Stream*>& streams() {
-  static auto* const all = new std::vector<Stream*>;
-  return *all;
-}
-
-Stream& stream_of(cudaStream_t stream) { return *reinterpret_cast<Stream*>(stream); }
 Event& event_of(cudaEvent_t event) { return *reinterpret_cast<Event*>(event); }
-
-// Waits as a freed block does.
-void wait_for_gpu(int gpu) {
-  std::vector<std::shared_ptr<Mark>> marks;
-  {
-    const std::lock_guard lock(streams_mutex);
-    for (Stream* stream : streams()) {
-      if (stream->gpu == gpu && !stream->idle()) marks.push_back(stream->mark());
-    }
-  }
-  for (const auto& mark : marks) mark->wait();
+std::shared_ptr<Graph>& graph_of(cudaGraph_t graph) {
+  return *reinterpret_cast<std::shared_ptr<Graph>*>(graph);
 }
-
-// Before each block: its GPU. As large as malloc aligns.
-struct alignas(64) BlockHead {
-  int gpu;
-};
+std::shared_ptr<Graph>& graph_of(cudaGraphExec_t exec) {
+  return *reinterpret_cast<std::shared_ptr<Graph>*>(exec);
+}
 
 }  // namespace
 
@@ -130,64 +34,86 @@ Controls& controls() {
 
 void reset() {
   Controls& now = controls();
-  now.hang = now.revoke_hangs = false;
+  now.gpus = 8;
+  now.looks_to_settle = 2;
   now.async_error = now.refuses_to_register = ncclSuccess;
   now.event_error = cudaSuccess;
-  for (auto* count : {&now.revokes, &now.aborts, &now.aborts_before_a_revoke, &now.destroys,
-                      &now.registered, &now.registrations, &now.left_registered, &now.blocks,
-                      &now.event_queries, &now.calls_at_once, &now.calls_before_settled})
+  for (auto* fault :
+       {&now.hang, &now.queries_hang, &now.revoke_hangs, &now.abort_hangs, &now.out_of_memory})
+    *fault = false;
+  for (auto* count :
+       {&now.revokes, &now.aborts, &now.aborts_before_a_revoke, &now.unformed_revokes,
+        &now.destroys, &now.registered, &now.registrations, &now.left_registered, &now.blocks,
+        &now.event_queries, &now.calls_at_once, &now.calls_before_settled, &now.wrong_device,
+        &now.unsafe_calls, &now.captured_queries, &now.freed_under_work, &now.mixed_memory})
     *count = 0;
 }
 
 int host_waits() { return waits_here; }
 
-cudaStream_t new_stream() {
-  const std::lock_guard lock(streams_mutex);
-  streams().push_back(new Stream(this_gpu));
-  return reinterpret_cast<cudaStream_t>(streams().back());
-}
+cudaStream_t new_stream() { return make_stream(false); }
+cudaStream_t new_blocking_stream() { return make_stream(true); }
 
-void run_on(cudaStream_t stream, std::function<void()> kernel) {
-  stream_of(stream).add(std::move(kernel));
-}
-
-void* allocate_block(std::size_t bytes) {
-  void* memory = nullptr;
-  if (::posix_memalign(&memory, alignof(BlockHead), sizeof(BlockHead) + bytes) != 0) std::abort();
-  auto* head = static_cast<BlockHead*>(memory);
-  head->gpu = this_gpu;
-  std::memset(head + 1, 0xEE, bytes);  // nobody promises zeros
-  ++controls().blocks;
-  return head + 1;
-}
-
-void free_block(void* memory) {
-  auto* head = static_cast<BlockHead*>(memory) - 1;
-  wait_for_gpu(head->gpu);
-  std::free(head);
-  --controls().blocks;
+void run_on(cudaStream_t stream, std::function<void()> kernel,
+            const std::vector<const void*>& touches) {
+  add_task(stream_of(stream), task(std::move(kernel), touches));
 }
 
 }  // namespace ddprun::worker::sim
 
 using namespace ddprun::worker::sim;
 
+namespace {
+
+cudaError_t put(cudaStream_t stream, std::function<void()> kernel,
+                const std::vector<const void*>& touches) {
+  if (stream_of(stream).gpu != this_gpu()) {
+    ++controls().wrong_device;
+    return cudaErrorInvalidResourceHandle;
+  }
+  return add_task(stream_of(stream), task(std::move(kernel), touches));
+}
+
+}  // namespace
+
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 8;
-  return cudaSuccess;
+  *count = controls().gpus;
+  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
 cudaError_t cudaSetDevice(int gpu) {
-  this_gpu = gpu;
+  if (gpu < 0 || gpu >= controls().gpus) return cudaErrorInvalidDevice;
+  set_this_gpu(gpu);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* gpu) {
+  *gpu = this_gpu();
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorNotReady ? "not ready" : "an illegal memory access was encountered";
+  switch (static_cast<int>(error)) {
+    case cudaErrorNotReady:
+      return "not ready";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
+    case cudaErrorCapturedEvent:
+      return "operation not permitted on an event last recorded in a capturing stream";
+    default:
+      return "an illegal memory access was encountered";
+  }
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
-  *event = reinterpret_cast<cudaEvent_t>(new Event);
+  *event = reinterpret_cast<cudaEvent_t>(new Event{.gpu = this_gpu()});
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -195,50 +121,132 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const std::lock_guard lock(event_of(event).mutex);
-  event_of(event).mark = stream_of(stream).mark();
-  return cudaSuccess;
+  return record(event_of(event), stream_of(stream));
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   ++waits_here;
   ++controls().event_queries;
+  while (controls().queries_hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (const cudaError_t error = controls().event_error; error != cudaSuccess) return error;
-  const auto mark = event_of(event).get();
+  std::shared_ptr<Mark> mark;
+  if (const cudaError_t error = query(event_of(event), &mark); error != cudaSuccess) return error;
   return mark == nullptr || mark->passed() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ++waits_here;
+  std::shared_ptr<Mark> mark;
+  if (const cudaError_t error = query(event_of(event), &mark); error != cudaSuccess) return error;
+  if (mark != nullptr) mark->wait();
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
-  if (const auto mark = event_of(event).get()) stream_of(stream).add([mark] { mark->wait(); });
-  return cudaSuccess;
+  return hold(stream_of(stream), event_of(event));
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   ++waits_here;
+  if (const cudaError_t error = look_at(stream_of(stream)); error != cudaSuccess) return error;
   stream_of(stream).mark()->wait();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
   ++waits_here;
-  wait_for_gpu(this_gpu);
+  if (const cudaError_t error = look_at_gpu(this_gpu()); error != cudaSuccess) return error;
+  wait_for_gpu(this_gpu());
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  if (const cudaError_t error = unsafe_call(); error != cudaSuccess) return error;
+  if (controls().out_of_memory) return cudaErrorMemoryAllocation;
   *memory = allocate_block(bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
-  free_block(memory);
+  if (const cudaError_t error = unsafe_call(); error != cudaSuccess) return error;
+  const auto block = take_block(memory);
+  if (block == nullptr) return cudaErrorInvalidValue;
+  wait_for_gpu(block->gpu);
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  run_on(stream, [=] { std::memset(memory, value, bytes); });
-  return cudaSuccess;
+  return put(stream, [=] { std::memset(memory, value, bytes); }, {memory});
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/,
                             cudaStream_t stream) {
-  run_on(stream, [=] { std::memcpy(to, from, bytes); });
+  return put(stream, [=] { std::memcpy(to, from, bytes); }, {to, from});
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  *mode = exchange_capture_mode(*mode);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return begin_capture(stream_of(stream), mode);
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  std::shared_ptr<Graph> captured;
+  const cudaError_t error = end_capture(stream_of(stream), &captured);
+  *graph = error == cudaSuccess
+               ? reinterpret_cast<cudaGraph_t>(new std::shared_ptr<Graph>(std::move(captured)))
+               : nullptr;
+  return error;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* /*id*/, cudaGraph_t* graph,
+                                     const cudaGraphNode_t** /*dependencies*/,
+                                     const cudaGraphEdgeData** /*edges*/, std::size_t* /*count*/) {
+  const std::lock_guard lock(captures_mutex());
+  const auto& capture = stream_of(stream).capture;
+  *status = capture == nullptr ? cudaStreamCaptureStatusNone
+            : capture->valid   ? cudaStreamCaptureStatusActive
+                               : cudaStreamCaptureStatusInvalidated;
+  // As with CUDA, the handle is good while the capture goes on.
+  if (graph != nullptr && capture != nullptr)
+    *graph = reinterpret_cast<cudaGraph_t>(&capture->graph);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return cudaStreamGetCaptureInfo(stream, status, nullptr, nullptr, nullptr, nullptr, nullptr);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long /*flags*/) {
+  *exec = reinterpret_cast<cudaGraphExec_t>(new std::shared_ptr<Graph>(graph_of(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  return put(stream,
+             [graph = graph_of(exec)] {
+               for (const auto& node : graph->nodes) node.task.run();
+             },
+             {});
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete &graph_of(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete &graph_of(exec);
+  return cudaSuccess;
+}
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* held, cudaHostFn_t destroy,
+                                 unsigned /*references*/, unsigned /*flags*/) {
+  *object = reinterpret_cast<cudaUserObject_t>(new UserObject{{held, destroy}});
+  return cudaSuccess;
+}
+cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned /*count*/) {
+  delete reinterpret_cast<UserObject*>(object);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
+                                      unsigned /*count*/, unsigned /*flags*/) {
+  auto* const given = reinterpret_cast<UserObject*>(object);
+  const std::lock_guard lock(captures_mutex());
+  graph_of(graph)->objects.push_back(std::move(given->held));
+  delete given;
   return cudaSuccess;
 }
 

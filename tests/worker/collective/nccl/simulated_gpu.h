@@ -1,9 +1,15 @@
-// A GPU and an NCCL for machines without. simulated_gpu.cc defines the functions of both that
-// worker/collective/nccl calls. The test program links it instead of the libraries. GPU memory is
-// host memory, and a stream is a thread with a queue. Ranks are threads, each with a GPU of its
-// own. A communicator behaves as a non-blocking one. Its calls answer ncclInProgress, and put their
-// kernel into the stream only when it has settled. A kernel of NCCL waits for its peers until it is
-// aborted. cudaFree waits for all streams of its GPU, as the real one does.
+// A GPU and an NCCL for machines without. simulated_gpu.cc and simulated_nccl.cc define the
+// functions of both that worker/collective/nccl calls. The test program links them instead of the
+// libraries. GPU memory is host memory, and a stream is a thread with a queue. Ranks are threads,
+// each with a GPU of its own. They are as strict as the real ones:
+//
+// - Events, streams and memory belong to a GPU. To mix them is an error.
+// - Streams are captured, with CUDA's errors, and graphs run again. A graph of sums holds the
+//   communicator.
+// - A communicator is a non-blocking one. Its calls answer ncclInProgress, and put their kernel
+//   into the stream only when it has settled. It refuses calls before. A kernel of NCCL waits for
+//   its peers until it is aborted.
+// - cudaFree waits for all streams of its GPU. ncclMemFree takes memory away at once.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,6 +18,7 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <vector>
 
 #include "worker/collective/nccl/nccl_optional.h"
 
@@ -19,17 +26,25 @@ namespace ddprun::worker::sim {
 
 // The faults, and the counts of calls, since reset(). Set by tests while ranks run.
 struct Controls {
+  // The machine.
+  std::atomic<int> gpus = 8;
+  std::atomic<int> looks_to_settle = 2;  // at the state of a communicator, after a call
+
   // Faults.
   std::atomic<bool> hang = false;                       // kernels of NCCL wait while it is set
   std::atomic<ncclResult_t> async_error = ncclSuccess;  // of each communicator
   std::atomic<ncclResult_t> refuses_to_register = ncclSuccess;
   std::atomic<cudaError_t> event_error = cudaSuccess;  // of each query
+  std::atomic<bool> queries_hang = false;              // they block while it is set
   std::atomic<bool> revoke_hangs = false;              // it answers, and is never over
+  std::atomic<bool> abort_hangs = false;               // it blocks while it is set
+  std::atomic<bool> out_of_memory = false;
 
   // Counts.
   std::atomic<int> revokes = 0;
   std::atomic<int> aborts = 0;
   std::atomic<int> aborts_before_a_revoke = 0;
+  std::atomic<int> unformed_revokes = 0;  // of communicators that not all ranks had joined
   std::atomic<int> destroys = 0;
   std::atomic<int> registered = 0;       // now
   std::atomic<int> registrations = 0;    // ever
@@ -38,25 +53,35 @@ struct Controls {
   std::atomic<int> event_queries = 0;    // of all threads
   std::atomic<int> calls_at_once = 0;    // calls on a communicator while another one ran
   std::atomic<int> calls_before_settled = 0;
+  std::atomic<int> wrong_device = 0;      // what belongs to one GPU was used with another
+  std::atomic<int> unsafe_calls = 0;      // that broke a capture
+  std::atomic<int> captured_queries = 0;  // of events that were recorded in a capture
+  std::atomic<int> freed_under_work = 0;  // blocks that a stream or a graph still used
+  std::atomic<int> mixed_memory = 0;      // operations with registered and with plain memory
 };
 Controls& controls();
 void reset();  // no rank runs
 
-// Calls of cudaDeviceSynchronize, cudaStreamSynchronize and cudaEventQuery by this thread.
+// Calls of cudaDeviceSynchronize, cudaStreamSynchronize, cudaEventSynchronize and cudaEventQuery by
+// this thread.
 int host_waits();
 
 // The functions that NcclOptional names.
 NcclOptional all_optional();
 
-// A stream of this thread's GPU; it lives as long as the process.
+// A stream of this thread's GPU; it lives as long as the process. As LibTorch's, it is not ordered
+// with the legacy stream.
 cudaStream_t new_stream();
-// Work of the program.
-void run_on(cudaStream_t stream, std::function<void()> kernel);
+cudaStream_t new_blocking_stream();
+// Work of the program, and memory that it reads or writes.
+void run_on(cudaStream_t stream, std::function<void()> kernel,
+            const std::vector<const void*>& touches = {});
 // A kernel that runs until open().
 class Gate {
  public:
-  explicit Gate(cudaStream_t stream) {
-    run_on(stream, [opened = opened_.get_future().share()] { opened.wait(); });
+  explicit Gate(cudaStream_t stream, const std::vector<const void*>& touches = {}) {
+    run_on(
+        stream, [opened = opened_.get_future().share()] { opened.wait(); }, touches);
   }
   void open() { opened_.set_value(); }
 

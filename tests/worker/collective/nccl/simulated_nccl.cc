@@ -1,10 +1,8 @@
 // NCCL on the simulated GPU. Collective operations of a communicator meet by their number.
-#include "tests/worker/collective/nccl/simulated_nccl.h"
-
 #include <nccl.h>
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
@@ -14,11 +12,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "tests/worker/collective/nccl/simulated_gpu.h"
+#include "tests/worker/collective/nccl/simulated_reduce.h"
+#include "tests/worker/collective/nccl/simulated_stream.h"
 
 namespace ddprun::worker::sim {
 namespace {
@@ -28,13 +29,17 @@ struct Part {
   enum class Kind { kReduce, kReduceToRoot, kGather, kBroadcast, kTransfer } kind;
   const void* from;
   void* to;
-  std::size_t bytes;
-  int root;  // kBroadcast, kReduceToRoot, and the sender of a transfer
+  std::size_t count;
+  ncclDataType_t type;
+  int root = 0;  // kBroadcast, kReduceToRoot, and the sender of a transfer
   ncclRedOp_t reduction = ncclSum;
+  bool registered = false;
+
+  std::size_t bytes() const { return count * size_of(type); }
 };
 
 // The ranks of one id.
-struct Group {
+struct Ranks {
   std::mutex mutex;
   std::condition_variable moved;
   int joined = 0;
@@ -43,73 +48,96 @@ struct Group {
   std::set<Place> done;
 };
 
+// An operation of a rank, as its kernel begins it.
+struct Piece {
+  std::pair<int, int> transfer;  // sender and receiver, or -1
+  std::size_t needed;            // ranks
+  Part part;
+};
+
+// The kernels own it, and outlive the communicator. Under Ranks::mutex.
+struct Kernels {
+  bool ended = false;
+  int running = 0;
+  int graphs = 0;  // nodes of graphs
+  std::map<std::pair<int, int>, int> numbers{};
+};
+
 }  // namespace
 }  // namespace ddprun::worker::sim
 
 using namespace ddprun::worker::sim;
 
-// The handle that NCCL's users have. Kernels own what they use of it.
+// The handle that NCCL's users have.
 struct ncclComm {
-  std::shared_ptr<Group> group;
+  std::shared_ptr<Ranks> all;
   int rank;
   int ranks;
-  std::shared_ptr<bool> ended = std::make_shared<bool>(false);  // under group->mutex
-  std::shared_ptr<int> running = std::make_shared<int>(0);      // kernels; under group->mutex
-  int looks_left = 0;                                           // until it has settled
-  std::optional<std::function<void()>> deferred{};              // the launch, until then
-  std::map<Group::Place, int> numbers{};
-  std::set<void*> registered{};
+  int gpu;
+  std::shared_ptr<Kernels> kernels = std::make_shared<Kernels>();
+  int looks_left = 0;                               // until it has settled
+  std::optional<std::function<void()>> deferred{};  // the launch, until then
+  std::map<void*, std::size_t> registered{};
   bool revoked = false;
+  bool finalized = false;
   std::atomic<int> calls = 0;
 };
 
 namespace {
 
-constexpr int kLooksToSettle = 2;
-
-std::mutex groups_mutex;
-std::map<std::string, std::shared_ptr<Group>>& groups() {
-  static std::map<std::string, std::shared_ptr<Group>> all;
+std::mutex ids_mutex;
+std::map<std::string, std::shared_ptr<Ranks>>& ids() {
+  static std::map<std::string, std::shared_ptr<Ranks>> all;
   return all;
+}
+
+bool is_formed(ncclComm_t comm) {
+  const std::lock_guard lock(comm->all->mutex);
+  return comm->all->joined == comm->ranks;
 }
 
 // Marks a call on a communicator.
 class Call {
  public:
-  Call(ncclComm_t comm, bool needs_settled) : comm_(comm) {
+  explicit Call(ncclComm_t comm) : comm_(comm) {
     if (comm->calls.fetch_add(1) != 0) ++controls().calls_at_once;
-    if (needs_settled && comm->looks_left != 0) ++controls().calls_before_settled;
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
+  Call(Call&&) = delete;
+  Call& operator=(Call&&) = delete;
   ~Call() {
     if (comm_ != nullptr) comm_->calls.fetch_sub(1);
   }
   void forget() { comm_ = nullptr; }  // it is deleted
+
+  // As ncclCommEnsureReady: the call before must be over, and so must the start.
+  bool may_begin() const {
+    const bool settled = comm_->looks_left == 0 && is_formed(comm_);
+    if (!settled) ++controls().calls_before_settled;
+    return settled;
+  }
 
  private:
   ncclComm_t comm_;
 };
 
 void reduce(std::map<int, Part>& parts) {
-  const std::size_t count = parts.begin()->second.bytes / sizeof(float);
-  std::vector<float> sum(count, 0);
+  std::vector<const void*> from;
+  for (const auto& [rank, part] : parts) from.push_back(part.from);
+  const Part& first = parts.begin()->second;
+  const auto all = reduced(from, first.count, first.type, first.reduction);
   for (const auto& [rank, part] : parts) {
-    for (std::size_t i = 0; i < count; ++i) sum[i] += static_cast<const float*>(part.from)[i];
-  }
-  const bool average = parts.begin()->second.reduction == ncclAvg;
-  for (float& value : sum) value /= average ? static_cast<float>(parts.size()) : 1.0F;
-  for (const auto& [rank, part] : parts) {
-    if (part.kind == Part::Kind::kReduce || part.root == rank)
-      std::memcpy(part.to, sum.data(), part.bytes);
+    if (!all.empty() && (part.kind == Part::Kind::kReduce || part.root == rank))
+      std::memcpy(part.to, all.data(), all.size());
   }
 }
 
 void gather(std::map<int, Part>& parts) {
   for (const auto& [rank, to] : parts) {
     for (const auto& [other, from] : parts) {
-      auto* place = static_cast<std::byte*>(to.to) + static_cast<std::size_t>(other) * from.bytes;
-      std::memmove(place, from.from, from.bytes);
+      auto* place = static_cast<std::byte*>(to.to) + static_cast<std::size_t>(other) * from.bytes();
+      std::memmove(place, from.from, from.bytes());
     }
   }
 }
@@ -117,19 +145,24 @@ void gather(std::map<int, Part>& parts) {
 void copy_from_root(std::map<int, Part>& parts) {
   const Part& root = parts.at(parts.begin()->second.root);
   for (const auto& [rank, part] : parts) {
-    if (rank != root.root) std::memcpy(part.to, root.from, root.bytes);
+    if (rank != root.root) std::memcpy(part.to, root.from, root.bytes());
   }
 }
 
 bool alike(const std::map<int, Part>& parts) {
   const Part& first = parts.begin()->second;
   return std::ranges::all_of(parts, [&](const auto& entry) {
-    return entry.second.kind == first.kind && entry.second.bytes == first.bytes &&
-           entry.second.root == first.root;
+    const Part& part = entry.second;
+    return part.kind == first.kind && part.bytes() == first.bytes() && part.root == first.root &&
+           part.reduction == first.reduction;
   });
 }
 
 void perform(std::map<int, Part>& parts) {
+  const bool registered = parts.begin()->second.registered;
+  if (std::ranges::any_of(parts,
+                          [=](const auto& part) { return part.second.registered != registered; }))
+    ++controls().mixed_memory;
   switch (parts.begin()->second.kind) {
     case Part::Kind::kReduce:
     case Part::Kind::kReduceToRoot:
@@ -142,112 +175,177 @@ void perform(std::map<int, Part>& parts) {
   }
 }
 
-// Waits for the other ranks. Ranks that bring different things wait until they are aborted.
-void kernel(Group& group, const Group::Place& place, int rank, std::size_t needed, const Part& part,
-            const bool& ended) {
-  std::unique_lock lock(group.mutex);
-  auto& parts = group.parts[place];
-  parts.emplace(rank, part);
-  while (!ended && !group.done.contains(place)) {
-    if (parts.size() == needed && alike(parts) && !controls().hang) {
-      perform(parts);
-      group.done.insert(place);
-      group.moved.notify_all();
-      break;
-    }
-    group.moved.wait_for(lock, std::chrono::milliseconds(1));
+// The pieces of a group go on together, each as soon as its ranks are there. Ranks that bring
+// different things wait until they are aborted.
+void kernel(Ranks& all, Kernels& kernels, int rank, const std::vector<Piece>& pieces) {
+  std::unique_lock lock(all.mutex);
+  std::vector<Ranks::Place> open;
+  for (const Piece& piece : pieces) {
+    open.emplace_back(piece.transfer.first, piece.transfer.second,
+                      ++kernels.numbers[piece.transfer]);
+    all.parts[open.back()].emplace(rank, piece.part);
   }
+  const auto needed = pieces.empty() ? 0 : pieces.front().needed;
+  while (!kernels.ended) {
+    std::erase_if(open, [&](const Ranks::Place& place) {
+      if (all.done.contains(place)) return true;
+      auto& parts = all.parts[place];
+      if (parts.size() != needed || !alike(parts) || controls().hang) return false;
+      perform(parts);
+      all.done.insert(place);
+      all.moved.notify_all();
+      return true;
+    });
+    if (open.empty()) break;
+    all.moved.wait_for(lock, std::chrono::milliseconds(1));
+  }
+  --kernels.running;
+  all.moved.notify_all();
+}
+
+// A graph that holds the communicator, as long as it has nodes of it.
+std::shared_ptr<void> node_of(ncclComm_t comm) {
+  const std::lock_guard lock(comm->all->mutex);
+  ++comm->kernels->graphs;
+  return {nullptr, [all = comm->all, kernels = comm->kernels](void*) {
+            const std::lock_guard unlocking(all->mutex);
+            --kernels->graphs;
+            all->moved.notify_all();
+          }};
+}
+
+void put_in_stream(ncclComm_t comm, const std::vector<Piece>& pieces, cudaStream_t stream) {
+  cudaStreamCaptureStatus status{};
+  cudaStreamIsCapturing(stream, &status);
+  auto node = status == cudaStreamCaptureStatusNone ? nullptr : node_of(comm);
+  std::vector<const void*> touches;
+  for (const Piece& piece : pieces) {
+    touches.push_back(piece.part.from);
+    touches.push_back(piece.part.to);
+  }
+  const auto run = [all = comm->all, kernels = comm->kernels, rank = comm->rank, pieces, node] {
+    {
+      const std::lock_guard lock(all->mutex);
+      ++kernels->running;
+    }
+    kernel(*all, *kernels, rank, pieces);
+  };
+  run_on(stream, run, touches);
 }
 
 // The calls between ncclGroupStart and ncclGroupEnd, which begin together.
 struct Grouped {
   int depth = 0;
   ncclComm_t comm = nullptr;
-  std::vector<std::function<void()>> launches;
+  cudaStream_t stream = nullptr;
+  std::vector<Piece> pieces;
 };
 thread_local Grouped grouped;
 
 // It begins when NCCL has settled, or with the others of its group.
-void begin(ncclComm_t comm, std::function<void()> launch) {
-  if (grouped.depth > 0) {
-    grouped.comm = comm;
-    grouped.launches.push_back(std::move(launch));
-    return;
-  }
-  comm->looks_left = kLooksToSettle;
-  comm->deferred = std::move(launch);
+void begin(ncclComm_t comm, std::vector<Piece> pieces, cudaStream_t stream) {
+  comm->looks_left = controls().looks_to_settle;
+  comm->deferred = [=] { put_in_stream(comm, pieces, stream); };
 }
 
-ncclResult_t launch(ncclComm_t comm, std::pair<int, int> transfer, std::size_t needed, Part part,
-                    cudaStream_t stream) {
-  const Call call(comm, true);
-  if (comm->revoked) return ncclInvalidUsage;
-  const Group::Place counter{transfer.first, transfer.second, 0};
-  const Group::Place place{transfer.first, transfer.second, ++comm->numbers[counter]};
-  begin(comm,
-        [=, group = comm->group, rank = comm->rank, ended = comm->ended, running = comm->running] {
-          run_on(stream, [=] {
-            {
-              const std::lock_guard lock(group->mutex);
-              ++*running;
-            }
-            kernel(*group, place, rank, needed, part, *ended);
-            const std::lock_guard lock(group->mutex);
-            --*running;
-            group->moved.notify_all();
-          });
-        });
+// Says what NCCL answers to memory or a stream that is not of its GPU.
+ncclResult_t check_places(ncclComm_t comm, const Part& part, cudaStream_t stream) {
+  if (stream_of(stream).gpu != comm->gpu) {
+    ++controls().wrong_device;
+    return ncclUnhandledCudaError;
+  }
+  for (const void* memory : {part.from, static_cast<const void*>(part.to)}) {
+    if (memory == nullptr || part.count == 0) continue;
+    const auto block = block_with(memory);
+    if (block != nullptr && block->gpu == comm->gpu) continue;
+    ++controls().wrong_device;
+    return ncclInvalidArgument;
+  }
+  return ncclSuccess;
+}
+
+bool is_registered(ncclComm_t comm, const Part& part) {
+  const void* const memory = part.from != nullptr ? part.from : part.to;
+  return std::ranges::any_of(comm->registered, [&](const auto& entry) {
+    const auto* begin = static_cast<const std::byte*>(entry.first);
+    return memory >= begin && memory < begin + entry.second;
+  });
+}
+
+ncclResult_t launch(ncclComm_t comm, Piece piece, cudaStream_t stream) {
+  const Call call(comm);
+  if (!call.may_begin()) return ncclInvalidArgument;
+  if (comm->revoked || comm->finalized) return ncclInvalidUsage;
+  if (const auto error = check_places(comm, piece.part, stream); error != ncclSuccess) return error;
+  piece.part.registered = is_registered(comm, piece.part);
+  if (grouped.depth > 0) {
+    if (grouped.comm != nullptr && grouped.comm != comm) return ncclInvalidUsage;
+    grouped.comm = comm;
+    grouped.stream = stream;
+    grouped.pieces.push_back(std::move(piece));
+    return ncclSuccess;
+  }
+  begin(comm, {std::move(piece)}, stream);
   return ncclInProgress;
 }
 
 ncclResult_t launch_for_all(ncclComm_t comm, const Part& part, cudaStream_t stream) {
-  return launch(comm, {-1, -1}, static_cast<std::size_t>(comm->ranks), part, stream);
+  return launch(comm, {{-1, -1}, static_cast<std::size_t>(comm->ranks), part}, stream);
 }
 
 // Kernels that run end now, and those that come later do nothing.
 void end_kernels(ncclComm_t comm) {
-  std::unique_lock lock(comm->group->mutex);
-  *comm->ended = true;
-  comm->group->moved.notify_all();
-  comm->group->moved.wait(lock, [comm] { return *comm->running == 0; });
+  std::unique_lock lock(comm->all->mutex);
+  comm->kernels->ended = true;
+  comm->all->moved.notify_all();
+  comm->all->moved.wait(lock, [comm] { return comm->kernels->running == 0; });
 }
 
 ncclResult_t revoke(ncclComm_t comm, int /*flags*/) {
-  const Call call(comm, false);
+  const Call call(comm);
   ++controls().revokes;
+  if (!is_formed(comm)) ++controls().unformed_revokes;
   comm->revoked = true;
+  comm->deferred.reset();
   if (controls().revoke_hangs) {
     comm->looks_left = 1 << 30;
     return ncclInProgress;
   }
   end_kernels(comm);
-  comm->looks_left = kLooksToSettle;
+  comm->looks_left = controls().looks_to_settle;
   return ncclInProgress;
 }
 
-ncclResult_t add(ncclComm_t comm, void* memory, std::size_t /*bytes*/, void** handle) {
-  const Call call(comm, true);
+ncclResult_t add(ncclComm_t comm, void* memory, std::size_t bytes, void** handle) {
+  const Call call(comm);
+  if (!call.may_begin()) return ncclInvalidArgument;
   if (controls().refuses_to_register != ncclSuccess) return controls().refuses_to_register;
-  comm->registered.insert(*handle = memory);
+  const auto block = block_with(memory);
+  if (block == nullptr || block->gpu != comm->gpu) return ncclInvalidArgument;
+  comm->registered.emplace(*handle = memory, bytes);
   ++controls().registered;
   ++controls().registrations;
   return ncclSuccess;
 }
 
 ncclResult_t remove(ncclComm_t comm, void* handle) {
-  const Call call(comm, true);
+  const Call call(comm);
+  if (!call.may_begin()) return ncclInvalidArgument;
   if (comm->registered.erase(handle) == 0) return ncclInvalidUsage;
   --controls().registered;
   return ncclSuccess;
 }
 
 ncclResult_t allocate(void** memory, std::size_t bytes) {
-  *memory = allocate_block(bytes);
-  return ncclSuccess;
+  return cudaMalloc(memory, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+// Unmaps at once (NCCL 2.28, alloc.h), while cudaFree waits.
 ncclResult_t free_memory(void* memory) {
-  free_block(memory);
+  if (unsafe_call() != cudaSuccess) return ncclUnhandledCudaError;
+  const auto block = take_block(memory);
+  if (block == nullptr) return ncclInvalidArgument;
+  if (block->users != 0) ++controls().freed_under_work;
   return ncclSuccess;
 }
 
@@ -262,6 +360,7 @@ extern "C" {
 
 const char* ncclGetErrorString(ncclResult_t result) {
   if (result == ncclRemoteError) return "remote process exited or there was a network error";
+  if (result == ncclInvalidArgument) return "invalid argument";
   return result == ncclInvalidUsage ? "invalid usage" : "an error";
 }
 const char* ncclGetLastError(ncclComm_t /*comm*/) { return "as the test wants"; }
@@ -276,36 +375,39 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* /*config*/) {
-  const std::lock_guard lock(groups_mutex);
-  auto& group = groups()[std::string(id.internal, sizeof id.internal)];
-  if (group == nullptr) group = std::make_shared<Group>();
-  *comm = new ncclComm{.group = group, .rank = rank, .ranks = ranks};
-  const std::lock_guard joining(group->mutex);
-  ++group->joined;
+  const std::lock_guard lock(ids_mutex);
+  auto& all = ids()[std::string(id.internal, sizeof id.internal)];
+  if (all == nullptr) all = std::make_shared<Ranks>();
+  *comm = new ncclComm{.all = all, .rank = rank, .ranks = ranks, .gpu = this_gpu()};
+  const std::lock_guard joining(all->mutex);
+  ++all->joined;
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-  const Call call(comm, false);
+  const Call call(comm);
   *error = controls().async_error;
   if (*error != ncclSuccess) return ncclSuccess;
-  const std::lock_guard lock(comm->group->mutex);
-  if (comm->group->joined < comm->ranks) {
-    *error = ncclInProgress;
-    return ncclSuccess;
+  *error = ncclInProgress;
+  if (!is_formed(comm)) return ncclSuccess;
+  if (comm->finalized) {
+    const std::lock_guard lock(comm->all->mutex);
+    if (comm->kernels->running > 0 || comm->kernels->graphs > 0) return ncclSuccess;
   }
-  if (comm->looks_left > 0 && --comm->looks_left > 0) *error = ncclInProgress;
-  if (comm->looks_left == 0 && comm->deferred) {
+  if (comm->looks_left > 0 && --comm->looks_left > 0) return ncclSuccess;
+  if (comm->deferred) {
     (*comm->deferred)();
     comm->deferred.reset();
   }
+  *error = ncclSuccess;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  Call call(comm, false);
+  Call call(comm);
   ++controls().aborts;
   if (!comm->revoked) ++controls().aborts_before_a_revoke;
+  while (controls().abort_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   end_kernels(comm);
   controls().registered -= static_cast<int>(comm->registered.size());
   call.forget();
@@ -314,12 +416,17 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  const Call call(comm, true);
-  return comm->revoked ? ncclInvalidUsage : ncclSuccess;
+  const Call call(comm);
+  if (!call.may_begin()) return ncclInvalidArgument;
+  if (comm->revoked) return ncclInvalidUsage;
+  comm->finalized = true;
+  comm->looks_left = controls().looks_to_settle;
+  return ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  Call call(comm, true);
+  Call call(comm);
+  if (!call.may_begin()) return ncclInvalidArgument;
   ++controls().destroys;
   controls().left_registered += static_cast<int>(comm->registered.size());
   call.forget();
@@ -327,16 +434,15 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t /*type*/,
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream) {
-  return launch_for_all(comm, {Part::Kind::kReduce, from, to, count * sizeof(float), 0, reduction},
-                        stream);
+  return launch_for_all(comm, {Part::Kind::kReduce, from, to, count, type, 0, reduction}, stream);
 }
 
-ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t /*type*/,
+ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type,
                         ncclRedOp_t reduction, int root, ncclComm_t comm, cudaStream_t stream) {
-  return launch_for_all(
-      comm, {Part::Kind::kReduceToRoot, from, to, count * sizeof(float), root, reduction}, stream);
+  return launch_for_all(comm, {Part::Kind::kReduceToRoot, from, to, count, type, root, reduction},
+                        stream);
 }
 
 ncclResult_t ncclGroupStart() {
@@ -345,33 +451,33 @@ ncclResult_t ncclGroupStart() {
 }
 
 ncclResult_t ncclGroupEnd() {
-  if (--grouped.depth > 0 || grouped.launches.empty()) return ncclSuccess;
-  begin(grouped.comm, [launches = std::exchange(grouped.launches, {})] {
-    for (const auto& launch : launches) launch();
-  });
+  if (--grouped.depth > 0 || grouped.pieces.empty()) return ncclSuccess;
+  begin(std::exchange(grouped.comm, nullptr), std::exchange(grouped.pieces, {}), grouped.stream);
   return ncclInProgress;
 }
 
-ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t /*type*/,
+ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
-  return launch_for_all(comm, {Part::Kind::kGather, from, to, count, 0}, stream);
+  return launch_for_all(comm, {Part::Kind::kGather, from, to, count, type}, stream);
 }
 
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
-  const std::size_t bytes = count * (type == ncclFloat32 ? sizeof(float) : 1);
-  return launch_for_all(comm, {Part::Kind::kBroadcast, from, to, bytes, root}, stream);
+  return launch_for_all(comm, {Part::Kind::kBroadcast, from, to, count, type, root}, stream);
 }
 
-ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t /*type*/, int peer,
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  return launch(comm, {comm->rank, peer}, 2,
-                {Part::Kind::kTransfer, from, nullptr, count, comm->rank}, stream);
+  return launch(
+      comm,
+      {{comm->rank, peer}, 2, {Part::Kind::kTransfer, from, nullptr, count, type, comm->rank}},
+      stream);
 }
 
-ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t /*type*/, int peer, ncclComm_t comm,
+ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return launch(comm, {peer, comm->rank}, 2, {Part::Kind::kTransfer, nullptr, to, count, peer},
+  return launch(comm,
+                {{peer, comm->rank}, 2, {Part::Kind::kTransfer, nullptr, to, count, type, peer}},
                 stream);
 }
 

@@ -69,9 +69,11 @@ class SimulatedGpu : public ::testing::Test {
     // The collective's memory, with this rank's values, which the program's stream writes.
     std::shared_ptr<std::byte> filled(std::size_t count, float value) const {
       auto memory = collective->allocate(count * sizeof(float));
-      sim::run_on(stream, [=, numbers = reinterpret_cast<float*>(memory.get())] {
-        std::fill_n(numbers, count, value);
-      });
+      sim::run_on(stream,
+                  [=, numbers = reinterpret_cast<float*>(memory.get())] {
+                    std::fill_n(numbers, count, value);
+                  },
+                  {memory.get()});
       return memory;
     }
     // When the program's stream has come so far.
@@ -86,7 +88,9 @@ class SimulatedGpu : public ::testing::Test {
   void TearDown() override {
     EXPECT_EQ(sim::controls().calls_at_once, 0) << "NCCL was called on two threads at once";
     EXPECT_EQ(sim::controls().calls_before_settled, 0) << "NCCL was called before it had settled";
+    EXPECT_EQ(sim::controls().unformed_revokes, 0);
     EXPECT_EQ(sim::controls().blocks, 0) << "GPU memory is left";
+    EXPECT_EQ(sim::controls().mixed_memory, 0) << "ranks gave registered and plain memory";
     EXPECT_EQ(sim::controls().left_registered, 0) << "memory was registered to the end";
   }
 

@@ -1,0 +1,152 @@
+// The NCCL collective beside captures of CUDA graphs, and in them, on a simulated GPU.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/worker/collective/nccl/simulated_ranks.h"
+
+namespace ddprun::worker {
+namespace {
+
+class NcclGraphs : public SimulatedGpu {
+ protected:
+  // A graph that can run, until the test ends.
+  class Graph {
+   public:
+    Graph(cudaStream_t stream, const std::function<void()>& body) : stream_(stream) {
+      EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+      body();
+      cudaGraph_t graph = nullptr;
+      EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+      if (graph == nullptr) return;
+      EXPECT_EQ(cudaGraphInstantiate(&exec_, graph, 0), cudaSuccess);
+      cudaGraphDestroy(graph);
+    }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+    Graph(Graph&&) = delete;
+    Graph& operator=(Graph&&) = delete;
+    ~Graph() {
+      if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
+    }
+    void launch() const {
+      ASSERT_NE(exec_, nullptr);
+      EXPECT_EQ(cudaGraphLaunch(exec_, stream_), cudaSuccess);
+    }
+
+   private:
+    cudaStream_t stream_;
+    cudaGraphExec_t exec_ = nullptr;
+  };
+
+  void TearDown() override {
+    EXPECT_EQ(sim::controls().unsafe_calls, 0) << "a capture was broken";
+    EXPECT_EQ(sim::controls().captured_queries, 0) << "an event of a capture was asked";
+    EXPECT_EQ(sim::controls().aborts, 0);
+    SimulatedGpu::TearDown();
+  }
+};
+
+// CUDA's default is that no other thread may ask an event meanwhile.
+TEST_F(NcclGraphs, ACaptureGoesOnWhileASumIsUnderWay) {
+  run({}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 1);
+    sim::controls().hang = true;
+    rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+    const Graph graph(sim::new_stream(), [] {
+      const int looks = sim::controls().event_queries;
+      EXPECT_TRUE(comes_true([&] { return sim::controls().event_queries > looks + 2; }));
+    });
+    sim::controls().hang = false;
+    rank.collective->barrier();
+  });
+}
+
+// The barriers let the watcher come past what was captured.
+TEST_F(NcclGraphs, ASumIsCapturedAndRunsAgain) {
+  run({.ranks = 2}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 1);
+    rank.collective->barrier();
+    const Graph graph(rank.stream, [&] {
+      rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+      rank.collective->broadcast(floats(memory, 4), 1);
+    });
+    rank.collective->barrier();
+    EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, 1));
+    for (const float expected : {2.0F, 4.0F, 8.0F}) {
+      graph.launch();
+      EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, expected));
+      rank.collective->check();
+      rank.collective->barrier();
+    }
+  });
+}
+
+// Each bucket of a pass has its ticket, and the stream waits for the last one only.
+TEST_F(NcclGraphs, ACaptureHoldsAnyNumberOfSums) {
+  run({}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 1);
+    const auto before = rank.collective->launch_sum(floats(memory, 4));
+    rank.collective->wait(before);
+    rank.collective->barrier();
+    const Graph graph(rank.stream, [&] {
+      Ticket last = 0;
+      for (std::uint32_t i = 0; i <= 2 * Collective::kLaunchedMax; ++i) {
+        last = rank.collective->launch_sum(floats(memory, 4));
+        rank.collective->progress();
+      }
+      rank.collective->wait(before);  // it is over
+      rank.collective->wait(last);
+    });
+    const auto after = rank.collective->launch_sum(floats(memory, 4));
+    rank.collective->wait(after);
+    graph.launch();
+    EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, 1));
+  });
+}
+
+TEST_F(NcclGraphs, AGraphHoldsTheMemoryOfItsSums) {
+  run({}, [](Rank& rank) {
+    auto memory = rank.filled(4, 1);
+    const std::weak_ptr<std::byte> seen = memory;
+    {
+      const Graph graph(rank.stream, [&] {
+        rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+        memory.reset();
+      });
+      rank.collective->barrier();
+      EXPECT_FALSE(seen.expired());
+      graph.launch();
+      cudaStreamSynchronize(rank.stream);
+    }
+    EXPECT_TRUE(comes_true([&] {
+      rank.collective->check();
+      return seen.expired();
+    }));
+  });
+}
+
+// The host cannot wait for what only a graph will do. The capture is good afterwards.
+TEST_F(NcclGraphs, WaitsOfTheHostAreRefusedInACapture) {
+  run({}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 1);
+    sim::controls().hang = true;
+    const Ticket under_way = rank.collective->launch_sum(floats(memory, 4));
+    const Graph graph(rank.stream, [&] {
+      const std::vector<std::function<void()>> calls{
+          [&] { rank.collective->barrier(); }, [&] { rank.collective->all_gather_bytes({}); },
+          [&] { rank.collective->allocate(64); }, [&] { rank.collective->split(0, 0); },
+          [&] { rank.collective->wait(under_way); }};
+      for (const auto& call : calls) {
+        const std::string why = message_of(call);
+        EXPECT_NE(why.find("while its stream is captured"), std::string::npos) << why;
+      }
+    });
+    sim::controls().hang = false;
+    rank.collective->wait(under_way);
+    rank.collective->barrier();
+  });
+}
+
+}  // namespace
+}  // namespace ddprun::worker
