@@ -6,10 +6,7 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 namespace ddprun::worker {
 
@@ -37,6 +34,28 @@ class BesideCaptures {
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// This thread makes its calls on `gpu`, beside captures, whatever its device is. It gets that back.
+// Errors show in those calls.
+class OnGpu {
+ public:
+  explicit OnGpu(int gpu) : gpu_(gpu), before_(gpu) {
+    cudaGetDevice(&before_);
+    if (before_ != gpu_) cudaSetDevice(gpu_);
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+  OnGpu(OnGpu&&) = delete;
+  OnGpu& operator=(OnGpu&&) = delete;
+  ~OnGpu() {
+    if (before_ != gpu_) cudaSetDevice(before_);
+  }
+
+ private:
+  const int gpu_;
+  int before_;
+  const BesideCaptures beside_;
 };
 
 // Says whether what `stream` gets becomes part of a graph.
@@ -72,30 +91,11 @@ class Event {
     if (status != cudaErrorNotReady) check_cuda(status, "wait for a collective");
     return status == cudaSuccess;
   }
+  // The host waits for the mark.
+  void wait() const { check_cuda(cudaEventSynchronize(event_), "wait for the GPU"); }
 
  private:
   cudaEvent_t event_ = nullptr;
-};
-
-// Memory that graphs use, for as long as they live. CUDA says that a graph is gone on a thread of
-// its own, which must make no call. So memory then waits for the collective's next call. Any
-// thread; a shared pointer owns it.
-class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
- public:
-  // The graph that `stream` is captured into shares it from now on.
-  void keep(cudaStream_t stream, std::shared_ptr<std::byte> memory);
-  // Drops the memory of graphs that are gone.
-  void let_go();
-
- private:
-  struct Kept {
-    std::shared_ptr<GraphMemory> owner;
-    std::shared_ptr<std::byte> memory;
-  };
-  static void CUDART_CB graph_is_gone(void* kept);
-
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<std::byte>> left_;
 };
 
 // Bytes on the GPU, and as many in host memory that the GPU reads and writes by itself. A copy

@@ -42,22 +42,25 @@ bool NcclMemory::can_register() const {
 std::shared_ptr<std::byte> NcclMemory::plain(std::size_t bytes) const {
   void* memory = nullptr;
   check_cuda(cudaMalloc(&memory, bytes), "allocate GPU memory");
-  return {static_cast<std::byte*>(memory), [](std::byte* allocated) { cudaFree(allocated); }};
+  return dropped_->own(static_cast<std::byte*>(memory), [memory] { cudaFree(memory); });
 }
 
-// Its deleter keeps the communicator, which may have ended by then.
+// It may outlive the communicator.
 std::shared_ptr<std::byte> NcclMemory::registered(std::size_t bytes) const {
   void* memory = nullptr;
   check_nccl(optional_.allocate(&memory, bytes), "allocate GPU memory");
-  std::shared_ptr<std::byte> unregistered(
-      static_cast<std::byte*>(memory),
-      [free = optional_.free](std::byte* allocated) { free(allocated); });
-  void* handle = communicator_->add(memory, bytes);
-  return {unregistered.get(),
-          [communicator = communicator_, handle, held = unregistered](std::byte*) mutable {
-            communicator->remove(handle);
-            held.reset();
-          }};
+  void* handle = nullptr;
+  try {
+    handle = communicator_->add(memory, bytes);
+  } catch (const CollectiveError&) {
+    optional_.free(memory);
+    throw;
+  }
+  return dropped_->own(static_cast<std::byte*>(memory),
+                       [=, communicator = communicator_, free = optional_.free] {
+                         communicator->remove(handle);
+                         free(memory);
+                       });
 }
 
 std::shared_ptr<std::byte> NcclMemory::allocate(std::size_t bytes, cudaStream_t stream) {

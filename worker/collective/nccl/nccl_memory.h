@@ -12,14 +12,16 @@
 
 #include "worker/collective/nccl/communicator.h"
 #include "worker/collective/nccl/cuda_parts.h"
+#include "worker/collective/nccl/dropped_memory.h"
 #include "worker/collective/nccl/nccl_optional.h"
 
 namespace ddprun::worker {
 
 class NcclMemory {
  public:
-  NcclMemory(std::shared_ptr<Communicator> communicator, const NcclOptional& optional)
-      : communicator_(std::move(communicator)), optional_(optional) {}
+  NcclMemory(std::shared_ptr<Communicator> communicator, std::shared_ptr<DroppedMemory> dropped,
+             const NcclOptional& optional)
+      : communicator_(std::move(communicator)), dropped_(std::move(dropped)), optional_(optional) {}
 
   // Tries it out on a little memory. The communicator is formed.
   bool can_register() const;
@@ -44,6 +46,7 @@ class NcclMemory {
   std::shared_ptr<std::byte> registered(std::size_t bytes) const;
 
   std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<DroppedMemory> dropped_;
   NcclOptional optional_;
   bool registers_ = false;
   std::vector<Allocation> allocations_;

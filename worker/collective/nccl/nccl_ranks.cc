@@ -78,7 +78,8 @@ NcclRanks::NcclRanks(const NcclParts& parts)
       launched_(parts.job.last_ticket),
       communicator_(
           std::make_shared<Communicator>(parts.job.rank, parts.job.local_rank, parts.optional)),
-      memory_(communicator_, parts.optional),
+      dropped_(std::make_shared<DroppedMemory>(communicator_, parts.streams, parts.job.local_rank)),
+      memory_(communicator_, dropped_, parts.optional),
       watcher_(std::make_shared<NcclWatcher>(communicator_,
                                              NcclWatcher::Options{.rank = parts.job.rank,
                                                                   .ranks = parts.job.ranks,
@@ -91,8 +92,11 @@ NcclRanks::NcclRanks(const NcclParts& parts)
 }
 
 NcclRanks::~NcclRanks() {
+  const OnGpu here(job().local_rank);
   if (!watcher_->wait_for_all(kFarewell)) communicator_->fail("the collective has ended");
   watcher_->stop(kFarewell);
+  sums_.clear();
+  dropped_->close(kFarewell);
   communicator_->leave(kFarewell);
 }
 
@@ -110,17 +114,18 @@ void NcclRanks::form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board)
 }
 
 void NcclRanks::check() {
+  const OnGpu here(job().local_rank);
   communicator_->check();
   let_go();
 }
 
-// Memory is freed here and not by the watcher. To free memory may wait for the GPU, and thus for a
+// Memory is freed here and not by the watcher. To free memory may wait for the GPU, and so for a
 // peer. A capture that is over needs no order any more.
 void NcclRanks::let_go() {
   if (capturing() || is_captured(stream_)) return;
   std::erase_if(sums_, [](const Sum& sum) { return sum.captured.has_value(); });
   while (!sums_.empty() && watcher_->over(*sums_.front().work)) sums_.pop_front();
-  graph_memory_->let_go();
+  dropped_->collect();
 }
 
 // The program captures what its stream gets from now on.
@@ -175,6 +180,7 @@ Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& 
 // The current stream goes on when it is done; the host at once.
 void NcclRanks::do_in_order(const std::function<std::uint32_t()>& begin, const char* doing,
                             const Communicator::Call& call) {
+  const OnGpu here(job().local_rank);
   check();
   if (capturing()) return capture_operation(doing, call).hold(parts_.streams.current());
   const auto work = launch_operation(begin(), doing, call);
@@ -183,6 +189,7 @@ void NcclRanks::do_in_order(const std::function<std::uint32_t()>& begin, const c
 
 // The current stream may use it when it is cleared.
 std::shared_ptr<std::byte> NcclRanks::allocate(std::size_t bytes) {
+  const OnGpu here(job().local_rank);
   check();
   refuse_in_a_capture("allocate()");
   auto memory = memory_.allocate(bytes, stream_);
@@ -191,11 +198,12 @@ std::shared_ptr<std::byte> NcclRanks::allocate(std::size_t bytes) {
 }
 
 Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
+  const OnGpu here(job().local_rank);
   check();
   const Communicator::Call call_nccl = [&](ncclComm_t comm) { return call(flat, request, comm); };
   auto memory = memory_.owner_of(flat);
   if (capturing()) {
-    graph_memory_->keep(parts_.streams.current(), std::move(memory));
+    dropped_->share_with_graph(parts_.streams.current(), std::move(memory));
     sums_.push_back({++launched_, nullptr, nullptr, capture_operation(doing(request), call_nccl)});
     return launched_;
   }
@@ -234,6 +242,7 @@ ncclResult_t NcclRanks::call(const Flat& flat, const LaunchRequest& request,
 
 // Our stream is in order, so the latest of them stands for all. Those that are over need no order.
 void NcclRanks::wait(Ticket ticket) {
+  const OnGpu here(job().local_rank);
   check();
   const auto later = std::ranges::find_if(
       sums_, [ticket](const Sum& sum) { return !reached(ticket, sum.ticket); });
@@ -275,6 +284,7 @@ void NcclRanks::receive(Flat flat, int from) {
 }
 
 std::unique_ptr<Collective> NcclRanks::split(int color, int key) {
+  const OnGpu here(job().local_rank);
   check();
   refuse_in_a_capture("split()");
   const auto join = [this](const GroupPlace& place, Exchange& exchange) {
@@ -314,6 +324,7 @@ std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, 
 
 // Gathers the lengths first, then the bytes, padded to the longest.
 std::vector<std::vector<std::byte>> NcclRanks::all_gather_bytes(std::span<const std::byte> mine) {
+  const OnGpu here(job().local_rank);
   check_gather_size(mine.size());
   check();
   refuse_in_a_capture("all_gather_bytes()");
@@ -339,6 +350,7 @@ std::vector<std::vector<std::byte>> NcclRanks::all_gather_bytes(std::span<const 
 }
 
 void NcclRanks::barrier() {
+  const OnGpu here(job().local_rank);
   check();
   refuse_in_a_capture("barrier()");
   const std::byte nothing{};

@@ -17,6 +17,7 @@
 #include "worker/collective/core/parts.h"
 #include "worker/collective/nccl/communicator.h"
 #include "worker/collective/nccl/cuda_parts.h"
+#include "worker/collective/nccl/dropped_memory.h"
 #include "worker/collective/nccl/nccl_join.h"
 #include "worker/collective/nccl/nccl_memory.h"
 #include "worker/collective/nccl/nccl_watcher.h"
@@ -99,8 +100,8 @@ class NcclRanks final : public Collective {
   cudaStream_t stream_;
   Ticket launched_;
   std::shared_ptr<Communicator> communicator_;  // registered memory is the other owner
+  std::shared_ptr<DroppedMemory> dropped_;      // likewise
   NcclMemory memory_;
-  std::shared_ptr<GraphMemory> graph_memory_ = std::make_shared<GraphMemory>();
   Staging staging_;       // of gathers
   std::deque<Sum> sums_;  // in ticket order: those that may be under way
   std::shared_ptr<NcclWatcher> watcher_;

@@ -36,16 +36,17 @@ void reset() {
   Controls& now = controls();
   now.gpus = 8;
   now.looks_to_settle = 2;
+  now.settles = true;
   now.async_error = now.refuses_to_register = ncclSuccess;
   now.event_error = cudaSuccess;
   for (auto* fault :
        {&now.hang, &now.queries_hang, &now.revoke_hangs, &now.abort_hangs, &now.out_of_memory})
     *fault = false;
-  for (auto* count :
-       {&now.revokes, &now.aborts, &now.aborts_before_a_revoke, &now.unformed_revokes,
-        &now.destroys, &now.registered, &now.registrations, &now.left_registered, &now.blocks,
-        &now.event_queries, &now.calls_at_once, &now.calls_before_settled, &now.wrong_device,
-        &now.unsafe_calls, &now.captured_queries, &now.freed_under_work, &now.mixed_memory})
+  for (auto* count : {&now.revokes, &now.aborts, &now.aborts_before_a_revoke, &now.unformed_revokes,
+                      &now.destroys, &now.launches, &now.registered, &now.registrations,
+                      &now.left_registered, &now.blocks, &now.event_queries, &now.calls_at_once,
+                      &now.calls_before_settled, &now.wrong_device, &now.unsafe_calls,
+                      &now.captured_queries, &now.freed_under_work, &now.mixed_memory})
     *count = 0;
 }
 

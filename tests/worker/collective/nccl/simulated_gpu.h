@@ -29,6 +29,7 @@ struct Controls {
   // The machine.
   std::atomic<int> gpus = 8;
   std::atomic<int> looks_to_settle = 2;  // at the state of a communicator, after a call
+  std::atomic<bool> settles = true;      // else no communicator does
 
   // Faults.
   std::atomic<bool> hang = false;                       // kernels of NCCL wait while it is set
@@ -46,6 +47,7 @@ struct Controls {
   std::atomic<int> aborts_before_a_revoke = 0;
   std::atomic<int> unformed_revokes = 0;  // of communicators that not all ranks had joined
   std::atomic<int> destroys = 0;
+  std::atomic<int> launches = 0;         // of operations; calls alone
   std::atomic<int> registered = 0;       // now
   std::atomic<int> registrations = 0;    // ever
   std::atomic<int> left_registered = 0;  // when their communicator was destroyed

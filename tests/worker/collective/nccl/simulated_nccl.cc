@@ -278,6 +278,7 @@ ncclResult_t launch(ncclComm_t comm, Piece piece, cudaStream_t stream) {
   if (comm->revoked || comm->finalized) return ncclInvalidUsage;
   if (const auto error = check_places(comm, piece.part, stream); error != ncclSuccess) return error;
   piece.part.registered = is_registered(comm, piece.part);
+  ++controls().launches;
   if (grouped.depth > 0) {
     if (grouped.comm != nullptr && grouped.comm != comm) return ncclInvalidUsage;
     grouped.comm = comm;
@@ -394,6 +395,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     const std::lock_guard lock(comm->all->mutex);
     if (comm->kernels->running > 0 || comm->kernels->graphs > 0) return ncclSuccess;
   }
+  if (!controls().settles && comm->looks_left > 0) return ncclSuccess;
   if (comm->looks_left > 0 && --comm->looks_left > 0) return ncclSuccess;
   if (comm->deferred) {
     (*comm->deferred)();

@@ -1,0 +1,114 @@
+// When memory of the NCCL collective goes, and where it lies, on a simulated GPU.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+
+#include "tests/worker/collective/nccl/simulated_ranks.h"
+
+namespace ddprun::worker {
+namespace {
+
+class NcclMemoryTest : public SimulatedGpu {
+ protected:
+  // Asks until no memory is registered any more.
+  static bool goes(Rank& rank) {
+    return comes_true([&] {
+      rank.collective->check();
+      return sim::controls().registered == 0;
+    });
+  }
+};
+
+TEST_F(NcclMemoryTest, GoesWhenTheStreamHasReadIt) {
+  run({}, [](Rank& rank) {
+    auto memory = rank.filled(4, 1);
+    rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+    sim::Gate reads(rank.stream, {memory.get()});
+    memory.reset();
+    rank.collective->barrier();
+    rank.collective->check();
+    EXPECT_EQ(sim::controls().registered, 1);
+    reads.open();
+    EXPECT_TRUE(goes(rank));
+  });
+}
+
+TEST_F(NcclMemoryTest, GoesWhenTheGraphDoesThatReadsIt) {
+  run({}, [](Rank& rank) {
+    auto memory = rank.filled(4, 1);
+    ASSERT_EQ(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    sim::run_on(rank.stream, [] {}, {memory.get()});
+    memory.reset();
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(rank.stream, &graph), cudaSuccess);
+    rank.collective->barrier();
+    rank.collective->check();
+    EXPECT_EQ(sim::controls().registered, 1);
+    cudaGraphDestroy(graph);
+    EXPECT_TRUE(goes(rank));
+  });
+}
+
+// Nobody calls the collective any more: the last owner waits for its stream.
+TEST_F(NcclMemoryTest, GoesWhenTheStreamHasReadItAlsoAfterTheCollective) {
+  for (const bool registers : {true, false}) {
+    const auto optional = [=](int) { return registers ? sim::all_optional() : NcclOptional(); };
+    run({.optional = optional}, [](Rank& rank) {
+      auto memory = rank.filled(4, 1);
+      rank.collective.reset();
+      sim::Gate reads(rank.stream, {memory.get()});
+      auto dropped = std::async(std::launch::async, [&] { memory.reset(); });
+      EXPECT_EQ(sim::controls().blocks, 1);
+      reads.open();
+      dropped.get();
+      EXPECT_EQ(sim::controls().blocks, 0);
+    });
+  }
+}
+
+// NCCL allows no call on a communicator before the last one has settled.
+TEST_F(NcclMemoryTest, MayBeDroppedWhileAnotherThreadsCallHasNotSettled) {
+  run({}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 1);
+    auto other = rank.filled(4, 1);
+    rank.collective->barrier();
+    const int before = sim::controls().launches;
+    sim::controls().settles = false;
+    auto dropped = std::async(std::launch::async, [&] {
+      EXPECT_TRUE(comes_true([&] { return sim::controls().launches > before; }));
+      other.reset();
+      sim::controls().settles = true;
+    });
+    rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+    dropped.get();
+    EXPECT_TRUE(comes_true([&] {
+      rank.collective->check();
+      return sim::controls().registered == 1;
+    }));
+  });
+}
+
+TEST_F(NcclMemoryTest, IsOnTheGpuOfTheJobWhateverTheThreadsDevice) {
+  run({.ranks = 2}, [](Rank& rank) {
+    constexpr int kOther = 5;
+    cudaSetDevice(kOther);
+    const auto memory = rank.filled(4, 1);
+    auto& ranks = *rank.collective;
+    ranks.wait(ranks.launch_sum(floats(memory, 4)));
+    ranks.broadcast(floats(memory, 4), 0);
+    EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, 2));
+    ranks.barrier();
+    EXPECT_EQ(ranks.all_gather_bytes(std::vector<std::byte>(100'000)).size(), 2U);
+    ranks.split(0, 0)->barrier();
+    int device = -1;
+    cudaGetDevice(&device);
+    EXPECT_EQ(device, kOther);
+    rank.collective.reset();
+    cudaGetDevice(&device);
+    EXPECT_EQ(device, kOther);
+  });
+}
+
+}  // namespace
+}  // namespace ddprun::worker
