@@ -34,9 +34,7 @@ template <typename Optimizer>
 void step(ParityNet& net, DataParallel& parallel, Optimizer& optimizer, int number, int rank,
           bool aside) {
   optimizer.zero_grad();
-  torch::manual_seed(1000 * number + rank);
-  const auto x = torch::randn({8, 20});
-  const auto y = torch::randint(10, {8}, torch::kLong);
+  const auto [x, y] = batch_of(1000 * number + rank, net->first->weight.device());
   torch::cross_entropy_loss(parallel.forward(net, x, aside), y).backward();
   parallel.step(optimizer);
 }
@@ -49,7 +47,7 @@ bool uses_aside(const std::string& mode, int number, int rank) {
 
 // Modes: join, join_active, …_unused, …_hook, …_adam, …_zero, …_scatter.
 std::string train_joined(const std::string& mode, Collective& ranks) {
-  ParityNet net = made_net(true);
+  ParityNet net = made_net(true, device_of(ranks));
   DataParallel parallel(net.ptr(), ranks, {.find_unused_parameters = has(mode, "unused")});
   if (has(mode, "hook")) parallel.comm_hook(all_reduce_hook());
   const JoinOptions options{.divide_by_initial_world_size = !has(mode, "active")};
@@ -75,7 +73,7 @@ std::string train_joined(const std::string& mode, Collective& ranks) {
 
 template <typename Local, typename Options>
 std::string train_sharded(const std::string& how, const Options& options, Collective& ranks) {
-  ParityNet net = made_net(true);
+  ParityNet net = made_net(true, device_of(ranks));
   DataParallel parallel(net.ptr(), ranks);
   const auto train = [&](auto& optimizer) {
     for (int number = 0; number < kSteps; ++number) {

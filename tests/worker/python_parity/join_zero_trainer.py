@@ -8,7 +8,7 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from parity_trainer import hash_of, made_net, print_ends
+from parity_trainer import batch_of, hash_of, made_net, print_ends
 
 BATCHES = [10, 13, 7]
 STEPS = 50
@@ -25,9 +25,7 @@ OPTIMIZERS = {
 
 def step(parallel, optimizer, number, aside):
     optimizer.zero_grad()
-    torch.manual_seed(1000 * number + dist.get_rank())
-    x = torch.randn(8, 20)
-    y = torch.randint(10, (8,))
+    x, y = batch_of(1000 * number + dist.get_rank())
     torch.nn.functional.cross_entropy(parallel(x, aside), y).backward()
     optimizer.step()
 

@@ -1,7 +1,8 @@
 // Trains one small model in each of DDP's modes, as parity_trainer.py does with PyTorch. Prints a
-// line `mode hash` for each: the hash of all weights and buffers after twenty steps. For power_sgd
-// it prints the weights themselves. For the modes float16_wire and bfloat16_wire it prints the
-// wire's cost in bits. Started by ddprun, with the modes as arguments.
+// line `mode hash:hash` for each. The first one is of all weights and buffers after twenty steps.
+// The second one is of all gradients of all steps. For power_sgd it prints the weights
+// themselves. For the modes float16_wire and bfloat16_wire it prints the wire's cost in bits.
+// Started by ddprun, with --device=cpu or --device=cuda, and the modes as arguments.
 #include <ddprun/comm_hook.h>
 #include <ddprun/data_parallel.h>
 #include <ddprun/optimizers.h>
@@ -28,8 +29,8 @@ at::ScalarType dtype_of(const std::string& mode) {
   return mode == "bfloat16" || mode == "bfloat16_copy" ? torch::kBFloat16 : torch::kFloat;
 }
 
-ParityNet net_for(const std::string& mode) {
-  ParityNet net = made_net(mode == "batch_norm");
+ParityNet net_for(const std::string& mode, const Collective& ranks) {
+  ParityNet net = made_net(mode == "batch_norm", device_of(ranks));
   // It would make floats of the buffers that count, too.
   if (dtype_of(mode) != torch::kFloat) net->to(dtype_of(mode));
   return net;
@@ -38,7 +39,7 @@ ParityNet net_for(const std::string& mode) {
 std::string values_of(const torch::nn::Module& net) {
   std::vector<float> values;
   for (const at::Tensor& parameter : net.parameters()) {
-    const at::Tensor flat = parameter.detach().reshape(-1);
+    const at::Tensor flat = parameter.detach().cpu().reshape(-1);
     values.insert(values.end(), flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel());
   }
   return fmt::format("{}", fmt::join(values, ","));
@@ -90,19 +91,20 @@ class PythonSgd {
   std::vector<at::Tensor> momenta_;
 };
 
+// Returns the hash of all gradients of all steps.
 template <typename Optimizer>
-void make_steps(const std::string& mode, ParityNet& net, DataParallel& parallel,
-                Optimizer& optimizer, int rank) {
+std::uint64_t make_steps(const std::string& mode, ParityNet& net, DataParallel& parallel,
+                         Optimizer& optimizer, const Collective& ranks) {
+  Hash gradients;
   const int micro_batches = mode == "no_sync" ? 4 : 1;
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     for (int part = 0; part < micro_batches; ++part) {
-      torch::manual_seed(1000 * step + 10 * part + rank);
-      const auto x = torch::randn({8, 20}).to(dtype_of(mode));
-      const auto y = torch::randint(10, {8}, torch::kLong);
+      const ParityBatch batch = batch_of(1000 * step + 10 * part + ranks.rank(), device_of(ranks));
+      const at::Tensor x = batch.x.to(dtype_of(mode));
       const auto backward = [&] {
-        const auto out = parallel.forward(net, x, uses_aside(mode, step, rank));
-        (torch::cross_entropy_loss(out, y) / micro_batches).backward();
+        const auto out = parallel.forward(net, x, uses_aside(mode, step, ranks.rank()));
+        (torch::cross_entropy_loss(out, batch.y) / micro_batches).backward();
       };
       if (part + 1 < micro_batches) {
         const auto no_sync = parallel.no_sync();
@@ -111,12 +113,17 @@ void make_steps(const std::string& mode, ParityNet& net, DataParallel& parallel,
         backward();
       }
     }
-    if (mode != "in_backward") parallel.step(optimizer);
+    // Ours go with their steps, and PyTorch's stay.
+    if (mode == "in_backward") continue;
+    for (const at::Tensor& parameter : net->parameters())
+      if (parameter.grad().defined()) gradients.add(parameter.grad());
+    parallel.step(optimizer);
   }
+  return gradients.value();
 }
 
 std::string train(const std::string& mode, Collective& collective) {
-  ParityNet net = net_for(mode);
+  ParityNet net = net_for(mode, collective);
   DataParallelOptions options;
   options.find_unused_parameters = mode == "unused";
   options.static_graph = mode == "static";
@@ -131,22 +138,21 @@ std::string train(const std::string& mode, Collective& collective) {
     parallel.comm_hook(all_reduce_hook());  // it divides as PyTorch does in this mode
     parallel.step_in_backward(optimizer_in_backward<torch::optim::SGD>(*net, options_of_sgd));
   }
+  std::uint64_t gradients = 0;
   if (dtype_of(mode) != torch::kFloat) {
     PythonSgd optimizer(net->parameters());
-    make_steps(mode, net, parallel, optimizer, collective.rank());
+    gradients = make_steps(mode, net, parallel, optimizer, collective);
   } else {
     torch::optim::SGD optimizer(net->parameters(), options_of_sgd);
-    make_steps(mode, net, parallel, optimizer, collective.rank());
+    gradients = make_steps(mode, net, parallel, optimizer, collective);
   }
-  return thin ? values_of(*net) : fmt::format("{:016x}", hash_of(*net));
+  return thin ? values_of(*net) : fmt::format("{:016x}:{:016x}", hash_of(*net), gradients);
 }
 
 // The gradients of one pass, in a row.
-at::Tensor gradients_of(DataParallel& parallel, ParityNet& net, int rank) {
+at::Tensor gradients_of(DataParallel& parallel, ParityNet& net, const Collective& ranks) {
   net->zero_grad();
-  torch::manual_seed(rank);
-  const auto x = torch::randn({8, 20});
-  const auto y = torch::randint(10, {8}, torch::kLong);
+  const auto [x, y] = batch_of(ranks.rank(), device_of(ranks));
   torch::cross_entropy_loss(parallel.forward(net, x, true), y).backward();
   std::vector<at::Tensor> rows;
   for (const at::Tensor& parameter : net->parameters())
@@ -159,19 +165,19 @@ at::Tensor gradients_of(DataParallel& parallel, ParityNet& net, int rank) {
 // dtype; the mean is absolute.
 std::string wire_error(const std::string& mode, Collective& collective) {
   const bool half = mode == "float16_wire";
-  ParityNet net = net_for(mode);
+  ParityNet net = net_for(mode, collective);
   DataParallel parallel(net.ptr(), collective);
   parallel.comm_hook(compressed_hook(half ? torch::kHalf : torch::kBFloat16));
   const auto local = [&] {
     const auto no_sync = parallel.no_sync();
-    return gradients_of(parallel, net, collective.rank());
+    return gradients_of(parallel, net, collective);
   }();
   TensorCollective tensors(collective);
   const auto truth = local / collective.world_size();
   const auto magnitude = truth.abs();
   tensors.all_reduce(truth);
   tensors.all_reduce(magnitude);
-  const auto error = (gradients_of(parallel, net, collective.rank()) - truth).abs();
+  const auto error = (gradients_of(parallel, net, collective) - truth).abs();
   const auto bound = 2 * std::ldexp(1.0, half ? -11 : -8) * magnitude + 1e-7;
   return fmt::format("{},{}", (error / bound).max().item<double>(), error.mean().item<double>());
 }

@@ -1,4 +1,4 @@
-"""Does as parity_trainer.cc, with PyTorch's DistributedDataParallel and Gloo."""
+"""Does as parity_trainer.cc, with PyTorch's DistributedDataParallel and Gloo, or NCCL on GPUs."""
 import contextlib
 import os
 import sys
@@ -43,15 +43,39 @@ def made_net(mode):
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.copy_(torch.randn(parameter.shape) * 0.2)
-    return net.to(DTYPES.get(mode, torch.float))
+    return net.to(device_of()).to(DTYPES.get(mode, torch.float))
+
+
+def device_of():
+    """The device on which a rank trains: its GPU if the ranks met by NCCL."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
+
+
+def batch_of(seed):
+    """Samples and labels of a pass, the same on each device."""
+    torch.manual_seed(seed)
+    x = torch.randn(8, 20)
+    return x.to(device_of()), torch.randint(10, (8,)).to(device_of())
+
+
+class Hash:
+    """FNV-1a, 64 bits."""
+
+    def __init__(self):
+        self.value = 0xCBF29CE484222325
+
+    def add(self, tensor):
+        value = self.value
+        for byte in tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).tolist():
+            value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+        self.value = value
 
 
 def hash_of(net):
-    value = 0xCBF29CE484222325
+    found = Hash()
     for tensor in (*net.parameters(), *net.buffers()):
-        for byte in tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist():
-            value = (value ^ byte) * 0x100000001B3 % (1 << 64)
-    return value
+        found.add(tensor)
+    return found.value
 
 
 def uses_aside(mode, step, rank):
@@ -69,30 +93,32 @@ def train(mode, rank):
         parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     if mode == "in_backward":  # its newer form for this needs a GPU
         parallel._register_fused_optim(torch.optim.SGD, **SGD)
-    optimizer = torch.optim.SGD(net.parameters(), **SGD)
+    # On GPUs its default computes several tensors at once, and may round otherwise.
+    optimizer = torch.optim.SGD(net.parameters(), foreach=False, **SGD)
+    gradients = Hash()
     micro_batches = 4 if mode == "no_sync" else 1
     for step in range(STEPS):
         optimizer.zero_grad()
         for part in range(micro_batches):
-            torch.manual_seed(1000 * step + 10 * part + rank)
-            x = torch.randn(8, 20).to(DTYPES.get(mode, torch.float))
-            y = torch.randint(10, (8,))
+            x, y = batch_of(1000 * step + 10 * part + rank)
             with parallel.no_sync() if part + 1 < micro_batches else contextlib.nullcontext():
-                out = parallel(x, uses_aside(mode, step, rank))
+                out = parallel(x.to(DTYPES.get(mode, torch.float)), uses_aside(mode, step, rank))
                 (torch.nn.functional.cross_entropy(out, y) / micro_batches).backward()
-        if mode != "in_backward":
-            optimizer.step()
+        if mode == "in_backward":  # PyTorch's gradients stay, and ours go with their steps
+            continue
+        for parameter in net.parameters():
+            if parameter.grad is not None:
+                gradients.add(parameter.grad)
+        optimizer.step()
     if mode == "power_sgd":
         return ",".join(str(value) for tensor in net.parameters() for value in tensor.detach().reshape(-1).tolist())
-    return f"{hash_of(net):016x}"
+    return f"{hash_of(net):016x}:{gradients.value:016x}"
 
 
 def gradients_of(parallel, net, rank):
     """The gradients of one pass, in a row."""
     net.zero_grad()
-    torch.manual_seed(rank)
-    x = torch.randn(8, 20)
-    y = torch.randint(10, (8,))
+    x, y = batch_of(rank)
     torch.nn.functional.cross_entropy(parallel(x, True), y).backward()
     return torch.cat([parameter.grad.reshape(-1) for parameter in net.parameters()]).double()
 
@@ -117,12 +143,24 @@ def end_of(mode):
     return wire_error(mode, rank, dist.get_world_size()) if mode in WIRES else train(mode, rank)
 
 
+def meet(device):
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+    else:
+        dist.init_process_group("gloo")
+
+
 def print_ends(end_of):
     """Each word of the command line is a mode: rank 0 prints it and `end_of(mode)`, which all ranks
-    call. Does not return."""
+    call. The first word may be --device=cpu or --device=cuda. Does not return."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for mode in sys.argv[1:]:
+    modes = sys.argv[1:]
+    if modes and modes[0].startswith("--device="):
+        meet(modes.pop(0).removeprefix("--device="))
+    else:
+        meet("cpu")
+    for mode in modes:
         end = end_of(mode)
         if dist.get_rank() == 0:
             print(mode, end, flush=True)

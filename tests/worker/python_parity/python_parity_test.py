@@ -1,6 +1,6 @@
 """The engine and PyTorch's DistributedDataParallel with Gloo train the same model in each mode.
-After twenty steps all weights and buffers must have the same bits. DDPRUN_BIN names the folder of
-the engine's program, DDPRUN the launcher.
+After twenty steps all weights and buffers must have the same bits, and so must all gradients.
+DDPRUN_BIN names the folder of the engine's program, DDPRUN the launcher.
 """
 import os
 import pathlib

@@ -21,7 +21,7 @@ constexpr int kSteps = 20;
 
 template <typename Optimizer, typename Options>
 std::string train(Collective& ranks, const Options& options, at::ScalarType type) {
-  ParityNet net = made_net(false);
+  ParityNet net = made_net(false, at::kCPU);
   net->to(type);
   ShardedParallel sharded(net.ptr(), ranks, {"first", "aside", "last"});
   Optimizer optimizer(sharded.shards(), options);
