@@ -13,10 +13,14 @@ from kit.machine import ROOT
 MOST_BYTES = 40 << 20
 NAME = "ddprun-gpu-kit"
 # Built for the kit. The first one knows no torch.
-PROGRAMS = ("ddprun", "mnist", "bench-optimizers", "worker_nccl_test", "worker_gpu_test")
+PROGRAMS = ("ddprun", "mnist", "bench-step", "bench-optimizers", "worker_nccl_test",
+            "worker_gpu_test", "parity_trainer", "join_zero_trainer", "gpu_faults")
 # Taken as they are, by their paths in the project.
 FILES = ("scripts/gpu_kit", "scripts/kit/*.py", "scripts/kit/stages/*.py", "docs/gpu.md",
-         "LICENSE", "bench/optimizers_torch.py", "examples/pytorch/ddp_mnist.py",
+         "LICENSE", "bench/step", "bench/step_torch.py", "bench/step_models.py",
+         "bench/recovery_jobs.py", "bench/processes.py", "bench/optimizers_torch.py",
+         "tests/worker/python_parity/parity_trainer.py",
+         "tests/worker/python_parity/join_zero_trainer.py", "examples/pytorch/ddp_mnist.py",
          "examples/data/mnist_5k/*", "tests/examples/digits.py")
 
 

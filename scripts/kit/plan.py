@@ -4,6 +4,8 @@ import typing
 
 # The time that a run keeps for its own end: to cut a stage, and to print the table.
 RESERVE_S = 8
+# The factor of limits in a dry run.
+DRY_FACTOR = 5
 
 
 class Stage(typing.NamedTuple):
@@ -19,13 +21,23 @@ STAGES = (
     Stage("facts", 20, "facts", "driver, clocks, versions, and what the doctor says"),
     Stage("gpu-tests", 60, "gpu_tests", "the test programs with the label gpu"),
     Stage("training", 40, "training", "mnist and its Python twin learn alike"),
+    Stage("two-ranks", 60, "two_ranks", "two ranks on one GPU have the bits of PyTorch's"),
+    Stage("steps", 120, "steps", "training steps beside PyTorch's, with one and two ranks"),
     Stage("optimizers", 40, "optimizers", "a step of SGD, Adam and AdamW beside PyTorch's"),
     Stage("standby", 40, "standby", "a standby holds no GPU, and a restart with and without it"),
+    Stage("capture", 30, "capture", "a step is captured and replayed, with the bits of eager ones"),
+    Stage("buckets", 40, "buckets", "whether the default size of buckets is a good one"),
+    Stage("faults", 120, "faults", "faults that only a real GPU can show"),
 )
 
 
 class UnknownStage(ValueError):
     """A name that no stage has."""
+
+
+def for_a_dry_run(stages):
+    """The stages with longer limits. A machine that tests the kit may do much else."""
+    return [stage._replace(limit_s=DRY_FACTOR * stage.limit_s) for stage in stages]
 
 
 def chosen(names, stages=STAGES):

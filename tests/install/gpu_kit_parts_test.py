@@ -131,6 +131,10 @@ class Plan(unittest.TestCase):
         self.assertTrue(plan.fits(stage, 10 + plan.RESERVE_S))
         self.assertFalse(plan.fits(stage, 9.9 + plan.RESERVE_S))
 
+    def test_a_dry_run_has_longer_limits(self):
+        stage = plan.Stage("x", 10, "x", "")
+        self.assertEqual(plan.for_a_dry_run([stage]), [plan.Stage("x", 10 * plan.DRY_FACTOR, "x", "")])
+
     def test_each_stage_has_a_file_and_a_name_of_its_own(self):
         for stage in plan.STAGES:
             self.assertTrue((ROOT / "scripts/kit/stages" / f"{stage.module}.py").exists(), stage)

@@ -87,6 +87,34 @@ class GpuKit(FolderTest):
         for figure in self.check_stage("optimizers")["figures"]:
             self.assertGreater(figure["ratio"], 0)
 
+    def test_stage_two_ranks(self):
+        """The CPU's sums have PyTorch's bits, so each hash is equal here, too."""
+        figures = self.check_stage("two-ranks")["figures"]
+        self.assertIn("gradients, default", [figure["what"] for figure in figures])
+        for figure in figures:
+            self.assertEqual((figure["ours"], figure["result"]), (figure["pytorch"], "met"), figure["what"])
+            self.assertRegex(figure["ours"], "^[0-9a-f]{16}$")
+
+    def test_stage_steps(self):
+        figures = self.figures(self.check_stage("steps"))
+        for what in "step of mlp, views, N=1", "step of mlp, bf16, N=1", "step of mlp, views, N=2":
+            self.assertGreater(figures[what]["ratio"], 0)
+        self.assertGreater(figures["step of mlp: DataParallel over none, N=1"]["ours"], 0)
+
+    def test_stage_buckets(self):
+        self.assertGreaterEqual(self.figures(self.check_stage("buckets"))["buckets of 25 MiB over the best ones"]["ours"], 1)
+
+    def test_stage_capture(self):
+        self.assertEqual(self.check_stage("capture")["outcome"], "not run")
+
+    def test_stage_faults(self):
+        figures = self.figures(self.check_stage("faults"))
+        for name in "killed_rank", "a_peer_never_comes", "groups_fail_together", "memory_dropped_in_another_thread":
+            self.assertEqual(figures[name]["result"], "met", name)
+        absent = {name: figure["absent"] for name, figure in figures.items() if figure["result"] == "not run"}
+        self.assertEqual(absent["sum_in_a_capture"], "it needs a GPU")
+        self.assertEqual(len(absent) + 4, len(figures))
+
     def test_stage_standby(self):
         figures = self.figures(self.check_stage("standby"))
         self.assertEqual(figures["files of the driver that a standby has open"]["result"], "met")

@@ -1,0 +1,45 @@
+"""Faults that only a real GPU can show, each in a process of its own (gpu_faults)."""
+
+import subprocess
+
+from kit.stage import absent, figure
+
+LIMIT_S = 25  # of one fault; what lasts longer hangs
+ABSENT = 77  # the exit code of a fault that this machine cannot have
+CAPTURE = "captured_step"  # of another stage
+
+
+def listed(text):
+    """[(name, what it is)] of `gpu_faults --list`."""
+    found = [line.split(" ", 2) for line in text.splitlines()]
+    return [(name, what) for name, _, what in found]
+
+
+def provoke(tools, name):
+    """The exit code of a fault, and what it printed. The code is None for one that hangs."""
+    command = [tools.program("gpu_faults"), name, f"--device={tools.device}"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S,
+                              stdin=subprocess.DEVNULL, check=False, errors="replace")
+    except subprocess.TimeoutExpired as hung:
+        return None, (hung.stdout or b"").decode(errors="replace")
+    return done.returncode, done.stdout
+
+
+def tell(name, code, said):
+    """Tells how a fault ended."""
+    last = (said.strip().splitlines() or ["it printed nothing"])[-1]
+    if code == ABSENT:
+        absent(name, last)
+        return
+    ends = {0: "as it should", None: f"it hangs for {LIMIT_S} s"}
+    figure(name, ends.get(code, f"exit code {code}: {last}"), goal=["is", ends[0]])
+
+
+def run(tools):
+    for name, what in listed(tools.output([tools.program("gpu_faults"), "--list"])):
+        if name == CAPTURE:
+            continue
+        code, said = provoke(tools, name)
+        print(f"{name} ({what}): {code}\n{said}", flush=True)
+        tell(name, code, said)
