@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/log.h"
 #include "proto/worker_page.h"
 #include "worker/collective/core/split.h"
 #include "worker/collective/nccl/nccl_collective.h"
@@ -17,6 +18,7 @@
 #include "worker/startup/init_method/file_world.h"
 #include "worker/startup/init_method/mpi_world.h"
 #include "worker/startup/init_method/own_store.h"
+#include "worker/startup/own_gpu.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/standby.h"
 #include "worker/startup/store_board.h"
@@ -45,49 +47,64 @@ std::optional<Error> refuse(const WorkerEnv& world) {
 
 // The exchange for this job. A world of one on CUDA needs one too, since NCCL asks for an id. It
 // needs no store for that.
-Result<std::unique_ptr<Exchange>> meet(const WorkerEnv& world, const BootstrapOptions& options) {
+Result<std::unique_ptr<Exchange>> meet(const WorkerEnv& world, const BootstrapOptions& options,
+                                       const char* name) {
   if (world.world_size == 1) return std::unique_ptr<Exchange>(std::make_unique<PipeExchange>(1));
-  const bool cuda = options.device == Device::kCuda;
-  auto exchange = meet_over_store(
-      world, options.timeout,
-      {.name = cuda ? "nccl" : "shm", .rank = world.rank, .ranks = world.world_size});
+  auto exchange = meet_over_store(world, options.timeout,
+                                  {.name = name, .rank = world.rank, .ranks = world.world_size});
   if (!exchange) return exchange.error();
   return std::unique_ptr<Exchange>(std::move(*exchange));
 }
 
 Result<std::unique_ptr<Collective>> join_gpus(const WorkerEnv& world,
-                                              const BootstrapOptions& options, Exchange& exchange) {
-  const NcclJob job{.rank = world.rank,
-                    .ranks = world.world_size,
-                    .local_rank = world.local_rank,
-                    .timeout = options.timeout};
+                                              const BootstrapOptions& options, int gpu,
+                                              Exchange& exchange) {
+  const NcclJob job{
+      .rank = world.rank, .ranks = world.world_size, .local_rank = gpu, .timeout = options.timeout};
   if (world.world_size == 1) return join_nccl(job, exchange);
   auto board = make_store_board(world, "nccl");
   if (!board) return board.error();
   return join_nccl(job, exchange, std::move(*board));
 }
 
-// Returns the device on which the ranks of this host are, as far as its GPUs allow.
-Device device_for(const WorkerEnv& world, const BootstrapOptions& options) {
-  if (options.device == Device::kCpu || !options.cpu_instead) return options.device;
-  return gpu_count() < world.local_world_size ? Device::kCpu : Device::kCuda;
+// Returns the number of this rank's GPU if all ranks have one of their own. Else all take the CPU,
+// and rank 0 says why. Error: the program wants no CPU in place of a GPU.
+Result<std::optional<int>> gpu_for(const WorkerEnv& world, const BootstrapOptions& options) {
+  if (options.device == Device::kCpu) return std::optional<int>();
+  const auto gpu = own_gpu({.local_rank = world.local_rank, .asked = options.gpu});
+  auto exchange = meet(world, options, "devices");
+  if (!exchange) return exchange.error();
+  const auto why = why_no_gpus(world.rank, gpu, **exchange);
+  if (!why) return why.error();
+  if (why->empty()) return std::optional<int>(*gpu);
+  if (!options.cpu_instead) return Error(ErrorCode::kInvalidArgument, *why);
+  if (world.rank == 0) log::warning("the ranks take the CPU in place of GPUs: " + *why);
+  return std::optional<int>();
+}
+
+Result<std::unique_ptr<Collective>> join_cpus(const WorkerEnv& world,
+                                              const BootstrapOptions& options) {
+  if (world.world_size == 1) return make_alone_collective();
+  if (options.long_time_slices) take_long_time_slices(world.local_world_size);
+  if (world.local_world_size != world.world_size)
+    return join_hosts(world, {.timeout = options.timeout,
+                              .wire = options.wire,
+                              .congestion_control = options.congestion_control});
+  auto exchange = meet(world, options, "shm");
+  if (!exchange) return exchange.error();
+  const ShmJob job{.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout};
+  return as_collective(join_shm(job, **exchange));
 }
 
 // The collective for this world. On CPU a world of one needs nobody, also no launcher.
 Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const BootstrapOptions& options) {
   if (auto error = refuse(world)) return *error;
-  const bool cuda = options.device == Device::kCuda;
-  if (world.world_size == 1 && !cuda) return make_alone_collective();
-  if (!cuda && options.long_time_slices) take_long_time_slices(world.local_world_size);
-  if (!cuda && world.local_world_size != world.world_size)
-    return join_hosts(world, {.timeout = options.timeout,
-                              .wire = options.wire,
-                              .congestion_control = options.congestion_control});
-  auto exchange = meet(world, options);
+  const auto gpu = gpu_for(world, options);
+  if (!gpu) return gpu.error();
+  if (!*gpu) return join_cpus(world, options);
+  auto exchange = meet(world, options, "nccl");
   if (!exchange) return exchange.error();
-  if (cuda) return join_gpus(world, options, **exchange);
-  const ShmJob job{.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout};
-  return as_collective(join_shm(job, **exchange));
+  return join_gpus(world, options, **gpu, **exchange);
 }
 
 // A start under way: this rank's facts, and the store that it keeps open.
@@ -185,9 +202,7 @@ World world_of(const WorkerEnv& env) {
 Result<Process> bootstrap_forked(const BootstrapOptions& options) {
   Start start;
   if (auto met = meet_by_method(start, options); !met) return met.error();
-  BootstrapOptions chosen = options;
-  chosen.device = device_for(start.env, options);
-  auto collective = join(start.env, chosen);
+  auto collective = join(start.env, options);
   if (!collective) return collective.error();
   return Process{.world = world_of(start.env),
                  .launched = start.launched,

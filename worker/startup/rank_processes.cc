@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/file_handle.h"
+#include "worker/startup/gpu_files.h"
 
 namespace ddprun::worker {
 namespace {
@@ -224,6 +225,14 @@ class EndsAreKept {
   struct sigaction before_ {};
 };
 
+// A forked process can use no GPU if CUDA began before.
+void require_no_open_gpu() {
+  const std::string path = open_gpu_file();
+  if (path.empty()) return;
+  throw std::logic_error("spawn: this process has opened " + path +
+                         "; call it before anything asks CUDA (why_no_gpu() does)");
+}
+
 void require_one_thread() {
   const auto threads = std::distance(std::filesystem::directory_iterator("/proc/self/task"),
                                      std::filesystem::directory_iterator());
@@ -240,6 +249,7 @@ void run_rank_processes(int ranks, const std::function<void(int)>& body) {
     throw std::invalid_argument("spawn: " + std::to_string(ranks) + " ranks, expected 1 to " +
                                 std::to_string(kMaxSpawnedRanks));
   }
+  require_no_open_gpu();
   require_one_thread();
   std::fflush(nullptr);  // or the ranks print it again
   std::optional<Failure> cause;

@@ -10,6 +10,7 @@
 #include "worker/startup/bootstrap.h"
 #include "worker/startup/init_method/file_world.h"
 #include "worker/startup/init_method/mpi_world.h"
+#include "worker/startup/own_gpu.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/rank_processes.h"
 #include "worker/startup/time_slices.h"
@@ -20,19 +21,35 @@ using namespace worker;
 
 namespace {
 
+// The ranks of a call meet over these.
+struct SpawnExchanges {
+  PipeExchange devices;
+  PipeExchange collective;
+};
+
+Result<std::unique_ptr<Collective>> join_spawned_gpus(const WorkerEnv& world,
+                                                      const SpawnOptions& options,
+                                                      SpawnExchanges& exchanges) {
+  const auto gpu = own_gpu({.local_rank = world.local_rank});
+  const auto why = why_no_gpus(world.rank, gpu, exchanges.devices);
+  if (!why) return why.error();
+  if (!why->empty()) return Error(ErrorCode::kInvalidArgument, *why);
+  return join_nccl({.rank = world.rank,
+                    .ranks = world.world_size,
+                    .local_rank = *gpu,
+                    .timeout = options.timeout},
+                   exchanges.collective);
+}
+
 Result<std::unique_ptr<Collective>> join_spawned(const WorkerEnv& world,
-                                                 const SpawnOptions& options, Exchange& exchange) {
-  if (options.device == Device::kCuda) {
-    return join_nccl({.rank = world.rank,
-                      .ranks = world.world_size,
-                      .local_rank = world.local_rank,
-                      .timeout = options.timeout},
-                     exchange);
-  }
+                                                 const SpawnOptions& options,
+                                                 SpawnExchanges& exchanges) {
+  if (options.device == Device::kCuda) return join_spawned_gpus(world, options, exchanges);
   if (world.world_size == 1) return make_alone_collective();
   if (options.long_time_slices) take_long_time_slices(world.local_world_size);
-  return as_collective(join_shm(
-      {.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout}, exchange));
+  return as_collective(
+      join_shm({.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout},
+               exchanges.collective));
 }
 
 constexpr int kMostNodes = kMostRanks / kMaxSpawnedRanks;
@@ -70,13 +87,14 @@ void spawn_at_file(int ranks, const std::function<void(Process&)>& body,
 
 void spawn_over_pipes(int ranks, const std::function<void(Process&)>& body,
                       const SpawnOptions& options) {
-  std::unique_ptr<PipeExchange> exchange;
-  if (ranks >= 1 && ranks <= kMaxSpawnedRanks) exchange = std::make_unique<PipeExchange>(ranks);
+  std::unique_ptr<SpawnExchanges> exchanges;
+  if (ranks >= 1 && ranks <= kMaxSpawnedRanks)
+    exchanges.reset(new SpawnExchanges{PipeExchange(ranks), PipeExchange(ranks)});
   run_rank_processes(ranks, [&](int rank) {
     WorkerEnv env;
     env.rank = env.local_rank = env.role_rank = rank;
     env.world_size = env.local_world_size = env.role_world_size = ranks;
-    auto collective = join_spawned(env, options, *exchange);
+    auto collective = join_spawned(env, options, *exchanges);
     if (!collective) throw CollectiveError(collective.error().message());
     Process process{.world = world_of(env), .collective = std::move(*collective)};
     body(process);

@@ -17,6 +17,7 @@
 
 #include "base/file_handle.h"
 #include "proto/standby.h"
+#include "worker/startup/gpu_files.h"
 
 namespace ddprun::worker {
 namespace {
@@ -69,11 +70,8 @@ std::string spoiled() {
   std::error_code gone;
   if (std::distance(fs::directory_iterator("/proc/self/task", gone), {}) > 1)
     return "it has started a thread before bootstrap()";
-  for (const auto& entry : fs::directory_iterator("/proc/self/fd", gone)) {
-    const std::string path = fs::read_symlink(entry, gone).string();
-    if (path.starts_with("/dev/nvidia")) return "it has opened " + path + " before bootstrap()";
-  }
-  return "";
+  const std::string path = open_gpu_file();
+  return path.empty() ? "" : "it has opened " + path + " before bootstrap()";
 }
 
 struct Release {

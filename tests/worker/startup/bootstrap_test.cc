@@ -112,6 +112,22 @@ TEST(Bootstrap, BringsTheRanksOfAHostTogetherOverTheStore) {
   });
 }
 
+TEST(Bootstrap, AllRanksHearWhyTheyHaveNoGpu) {
+  if (gpu_count() > 0) GTEST_SKIP() << "this machine has a GPU";
+  const ServedStore store;
+  run_workers(store, {0, 1}, 2, [](int rank) {
+    const auto process = try_bootstrap({.device = Device::kCuda, .cpu_instead = true});
+    ASSERT_TRUE(process) << process.error().message();
+    EXPECT_EQ(process->collective->name(), "shm");
+    EXPECT_EQ(process->collective->rank(), rank);
+  });
+  run_workers(store, {0, 1}, 2, [](int /*rank*/) {
+    const auto process = try_bootstrap({.device = Device::kCuda});
+    ASSERT_FALSE(process);
+    EXPECT_EQ(process.error().message(), "rank 0: " + why_no_gpu());
+  });
+}
+
 // Checks the policy of launched ranks, which share a core or do not.
 void expect_policy(const std::vector<int>& ranks, int policy, bool long_time_slices) {
   const ServedStore store;

@@ -1,6 +1,7 @@
 #include "worker/startup/rank_processes.h"
 
 #include <ddprun/collective.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -12,10 +13,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
+
+#include "base/file_handle.h"
 
 namespace ddprun::worker {
 namespace {
@@ -187,6 +191,20 @@ TEST(RankProcesses, RefuseWhatCannotWork) {
   });
   EXPECT_THROW(run_rank_processes(2, nothing), std::logic_error);
   done = true;
+}
+
+TEST(RankProcesses, RefuseAProcessThatHasBegunWithCuda) {
+  const std::string path = "/dev/nvidia-of-a-test-" + std::to_string(::getpid());
+  const FileHandle file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file.get() < 0) GTEST_SKIP() << "no file can be made in /dev: " << std::strerror(errno);
+  std::string refusal;
+  try {
+    run_rank_processes(2, [](int) {});
+  } catch (const std::logic_error& error) {
+    refusal = error.what();
+  }
+  ::unlink(path.c_str());
+  EXPECT_NE(refusal.find("has opened " + path), std::string::npos) << refusal;
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& /*job*/, Exchange& 
 
 int gpu_count() { return 0; }
 
+std::string gpu_id(int /*gpu*/) { return {}; }
+
 }  // namespace ddprun::worker
 
 namespace ddprun {

@@ -1,6 +1,8 @@
 #include "worker/collective/nccl/nccl_collective.h"
 
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include <utility>
 
@@ -26,6 +28,15 @@ Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exch
   return join_nccl_on(
       {.job = job, .streams = torch_streams(job.local_rank), .optional = find_nccl_optional()},
       exchange, std::move(board));
+}
+
+std::string gpu_id(int gpu) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, gpu) != cudaSuccess) return fmt::format("GPU {}", gpu);
+  std::string id;
+  for (const char byte : properties.uuid.bytes)
+    id += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return id;
 }
 
 }  // namespace ddprun::worker

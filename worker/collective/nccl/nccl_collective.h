@@ -45,4 +45,7 @@ Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exch
 // Returns how many GPUs this process sees; 0 where why_no_gpu() says why.
 int gpu_count();
 
+// Returns an id of this GPU that no other one has (its UUID, in hex). `gpu`: below gpu_count().
+std::string gpu_id(int gpu);
+
 }  // namespace ddprun::worker

@@ -37,10 +37,13 @@ inline constexpr const char* kCongestionControl = "cubic";
 
 // Options of bootstrap(), on this rank.
 struct BootstrapOptions {
-  Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
-  // With kCuda, the CPU is taken if this host has fewer GPUs than ranks, or this build has no NCCL.
-  // Each host decides for itself, so all must be alike.
+  Device device = Device::kCpu;  // where the model will live; the same on all ranks
+  // With kCuda, all ranks take the CPU if one of them has no GPU of its own. Rank 0 logs why. The
+  // same on all ranks.
   bool cpu_instead = false;
+  // The number of this rank's GPU among those that it sees. If it is unset, it is the only one that
+  // this rank sees, or that of its local_rank. Schedulers and containers show each rank one.
+  std::optional<int> gpu = std::nullopt;
   // The limit for meeting the other ranks, and then for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
   // The format in which sums of float32 travel between hosts, on CPU: those of TensorCollective,

@@ -48,7 +48,7 @@ inline constexpr int kMaxSpawnedRanks = 100;
 
 // Options of spawn().
 struct SpawnOptions {
-  Device device = Device::kCpu;  // kCuda: rank n takes GPU number n
+  Device device = Device::kCpu;  // kCuda: rank n takes the n-th GPU that it sees
   // The limit for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
   bool long_time_slices = true;  // as of BootstrapOptions

@@ -1,5 +1,6 @@
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ddprun/amp.h>
 #include <fmt/format.h>
@@ -41,7 +42,8 @@ GradScaler::GradScaler(const GradScalerOptions& options, Collective* agreement)
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
-  return options_.enabled ? loss.mul(scale_) : loss;
+  // A tensor of float32, as PyTorch's: times a number, a loss of 16 bits overflows.
+  return options_.enabled ? loss.mul(at::scalar_tensor(scale_, at::kFloat)) : loss;
 }
 
 bool GradScaler::unscale(const std::vector<at::Tensor>& parameters) {

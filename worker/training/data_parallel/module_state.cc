@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "worker/training/tensors/device_of.h"
 
 namespace ddprun::worker {
 namespace {
@@ -196,12 +197,14 @@ at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& packed, std::int
 }
 
 // One transfer of bytes for tensors of all types: in each broadcast all ranks wait for each other.
+// Tensors may lie elsewhere than the collective's memory.
 void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collective, int root,
                       const OperationName& of) {
   std::int64_t total = 0;
   for (const auto& [name, tensor] : tensors) total += packed_bytes(tensor);
   if (total == 0) return;
-  const at::Tensor packed = at::empty({total}, tensors[0].tensor.options().dtype(at::kByte));
+  const at::Tensor packed =
+      at::empty({total}, at::TensorOptions(device_of(collective)).dtype(at::kByte));
   std::int64_t offset = 0;
   // The root packs, all broadcast, the others unpack.
   const bool packs = collective.rank() == root;

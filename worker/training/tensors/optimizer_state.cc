@@ -12,6 +12,8 @@
 #include <sstream>
 #include <string>
 
+#include "worker/training/tensors/device_of.h"
+
 namespace ddprun {
 
 namespace {
@@ -43,10 +45,9 @@ void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& colle
     throw CollectiveError(
         fmt::format("rank {} cannot give the state of its optimizer: its output says why", root));
   state.resize(bytes);
-  const auto device = collective.device() == Device::kCuda ? at::kCUDA : at::kCPU;
   const auto count = static_cast<std::int64_t>(bytes);
   const at::Tensor here = at::from_blob(state.data(), {count}, at::kByte);
-  const at::Tensor travels = here.to(device);
+  const at::Tensor travels = here.to(worker::device_of(collective));
   TensorCollective(collective).broadcast(travels, root);
   if (collective.rank() == root) return;
   here.copy_(travels);

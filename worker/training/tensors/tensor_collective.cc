@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "worker/training/tensors/device_of.h"
 #include "worker/training/tensors/summable.h"
 
 namespace ddprun {
@@ -109,7 +110,7 @@ at::Tensor TensorCollective::take_staging(std::size_t bytes) {
   if (unused.empty()) {
     // Later calls write to it, also those outside of an InferenceMode.
     const c10::InferenceMode normal(false);
-    const auto device = ranks_.device() == Device::kCuda ? at::kCUDA : at::kCPU;
+    const auto device = device_of(ranks_);
     return allocate_tensor(static_cast<std::int64_t>(length),
                            at::TensorOptions().dtype(at::kByte).device(device), ranks_);
   }

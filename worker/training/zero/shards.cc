@@ -6,6 +6,7 @@
 #include <ATen/ops/mul.h>
 #include <ddprun/metrics.h>
 #include <ddprun/tensor_collective.h>
+#include <fmt/format.h>
 #include <torch/serialize.h>
 
 #include <cstring>
@@ -17,6 +18,7 @@
 #include "base/hash.h"
 #include "worker/collective/core/shared_buffer.h"
 #include "worker/training/tensors/bucket_name.h"
+#include "worker/training/tensors/device_of.h"
 #include "worker/training/tensors/summable.h"
 #include "worker/training/tensors/wrapped_number.h"
 
@@ -67,6 +69,11 @@ void Shards::check_alike() const {
   for (const auto& group : groups_) {
     add(group.size());
     for (const at::Tensor& parameter : group) {
+      if (parameter.device().type() != device_of(ranks_))
+        throw std::invalid_argument(
+            fmt::format("ZeroOptimizer: a parameter is on {}, and the ranks of '{}' are on {}",
+                        parameter.device().str(), ranks_.name(),
+                        c10::DeviceTypeName(device_of(ranks_), /*lower_case=*/true)));
       add(static_cast<std::uint64_t>(parameter.numel()));
       add(static_cast<std::uint64_t>(parameter.scalar_type()));
       if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
@@ -239,7 +246,7 @@ std::vector<std::string> gather_at(int to, const std::string& mine, Collective& 
   const std::uint64_t size = mine.size();
   const auto sizes = ranks.all_gather_bytes(std::as_bytes(std::span(&size, 1)));
   TensorCollective tensors(ranks);
-  const auto device = ranks.device() == Device::kCuda ? at::kCUDA : at::kCPU;
+  const auto device = device_of(ranks);
   if (ranks.rank() != to) {
     std::string copy = mine;
     const auto row = at::from_blob(copy.data(), {static_cast<std::int64_t>(size)}, at::kByte);

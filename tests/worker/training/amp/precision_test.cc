@@ -223,6 +223,13 @@ TEST(GradScaler, KeepsItsStateAndRefusesNonsense) {
   EXPECT_THROW(resumed.load({.scale = -1}), std::invalid_argument);
 }
 
+TEST(GradScaler, AHalfLossGrowsBeyondSixteenBits) {
+  const at::Tensor scaled = GradScaler().scale(torch::tensor(2.0, torch::kHalf));
+  EXPECT_EQ(scaled.scalar_type(), torch::kFloat);
+  EXPECT_EQ(scaled.item<double>(), 2 * 65536.0);
+  EXPECT_EQ(GradScaler().scale(torch::tensor(2.0, torch::kDouble)).scalar_type(), torch::kDouble);
+}
+
 TEST(MasterWeights, KeepStepsThatSixteenBitsLose) {
   run_torch_ranks(2, [](Collective& collective) {
     auto net = small_net();

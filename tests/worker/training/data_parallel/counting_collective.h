@@ -54,6 +54,20 @@ class PassingCollective : public Collective {
   Collective& inner_;
 };
 
+// Says that the ranks have GPUs. It counts what would have given NCCL memory of the host.
+class SaysGpus final : public PassingCollective {
+ public:
+  using PassingCollective::PassingCollective;
+
+  Device device() const override { return Device::kCuda; }
+  void broadcast(Flat flat, int root) override {
+    ++broadcasts;
+    PassingCollective::broadcast(flat, root);
+  }
+
+  int broadcasts = 0;
+};
+
 class CountingCollective final : public PassingCollective {
  public:
   using PassingCollective::PassingCollective;

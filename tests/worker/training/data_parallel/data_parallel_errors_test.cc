@@ -1,6 +1,7 @@
 // The refusals of DataParallel, and their words, in forked ranks over shared memory.
 #include <ddprun/data_parallel.h>
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
 
@@ -10,6 +11,7 @@
 
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
+#include "worker/training/data_parallel/module_state.h"
 
 namespace ddprun::worker {
 namespace {
@@ -33,6 +35,15 @@ class FailsLater final : public PassingCollective {
     if (failed) throw CollectiveError("a sum has failed since");
   }
 };
+
+TEST(DataParallelErrors, NoMemoryOfTheHostIsBroadcastAmongGpus) {
+  if (torch::cuda::is_available()) GTEST_SKIP() << "this machine has a GPU";
+  run_torch_ranks(2, [](Collective& ranks) {
+    SaysGpus gpus(ranks);
+    EXPECT_ANY_THROW(broadcast_values({{"a buffer", torch::ones({3})}}, gpus, 0, "buffers"));
+    EXPECT_EQ(gpus.broadcasts, 0);
+  });
+}
 
 TEST(DataParallelErrors, TellOfASumThatFailedAfterBackward) {
   run_torch_ranks(1, [](Collective& /*unused*/) {

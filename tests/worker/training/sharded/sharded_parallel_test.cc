@@ -242,13 +242,6 @@ TEST(ShardedParallel, BeginsWithTheParametersAndBuffersOfRankZero) {
   run_ranks(tcp_ranks(2), body);
 }
 
-// Says that the ranks have GPUs.
-class SaysGpus final : public PassingCollective {
- public:
-  using PassingCollective::PassingCollective;
-  Device device() const override { return Device::kCuda; }
-};
-
 TEST(ShardedParallel, RefusesSeveralRanksOnGpus) {
   run_torch_ranks(2, [](Collective& ranks) {
     SaysGpus gpus(ranks);

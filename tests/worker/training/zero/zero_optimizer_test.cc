@@ -264,6 +264,14 @@ TEST(ZeroOptimizer, TakesEachParameterOnceAndOneWithoutElements) {
   });
 }
 
+TEST(ZeroOptimizer, RefusesParametersThatLieElsewhereThanTheRanks) {
+  const auto alone = make_alone_collective();
+  SaysGpus gpus(*alone);
+  auto net = layered_net();
+  EXPECT_EQ(message_of([&] { ZeroOptimizer<SGD>(net->parameters(), gpus, SGD::Options(0.1)); }),
+            "ZeroOptimizer: a parameter is on cpu, and the ranks of 'alone' are on cuda");
+}
+
 TEST(ZeroOptimizer, TellsAllRanksWhereTheirParametersDiffer) {
   run_torch_ranks(2, [](Collective& collective) {
     auto net = layered_net(collective.rank() == 0 ? 8 : 9);
