@@ -6,11 +6,12 @@
 //   DDPRUN_PAGE=<offset>:<notes offset>:<notes bytes>:<path of the file>
 //
 // At `offset` is a WorkerPage, at `notes offset` what a Python worker has imported, in that order,
-// WorkerPage::notes_size bytes. Each entry ends with a zero byte. It is a module's name; or `!` and
-// the name of one of the user's own modules. Or it is `-` and a name that was asked for and that no
-// standby imports by itself. Or it is `=NAME=VALUE`, a variable that the user's code has set before
-// it imported the next one. Or it is `=NAME`, one that it has removed. Times are those of
-// CLOCK_MONOTONIC, in nanoseconds. 0 means: not yet.
+// WorkerPage::notes_size bytes. Each entry ends with a zero byte. It is `+` and a module's name; or
+// `!` and the name of one of the user's own modules. Or it is `-` and a name that was asked for and
+// that no standby imports by itself. Or it is `?` and the name that was asked for last. Or it is
+// `=NAME=VALUE`, a variable that the user's code has set before it imported the next one. Or it is
+// `=NAME`, one that it has removed. Times are those of CLOCK_MONOTONIC, in nanoseconds. 0 means: not
+// yet.
 #pragma once
 
 #include <pthread.h>

@@ -252,12 +252,19 @@ class Standby(JobTest):
         standbys = self.waiting(job)  # though the import of `half` fails again
         self.assertEqual(sorted(one["pid"] for one in self.restarted(job)), sorted(standbys))
 
+    def test_the_last_import_may_import_others(self):
+        """No import comes after it, and the steps are not those of an optimizer."""
+        python = self.virtual_environment(outer="import inner\n", inner="VALUE = 1\n")
+        job = self.begin(imports="import mmap\nimport outer", python=python)
+        standbys = self.waiting(job)
+        self.assertEqual(sorted(one["pid"] for one in self.restarted(job)), sorted(standbys))
+
     def test_a_forked_child_leaves_the_workers_notes_alone(self):
         python = self.virtual_environment(in_child="VALUE = 1\n", in_worker="VALUE = 2\n")
         job = self.begin(imports="child = os.fork()\nif child == 0:\n  os.environ['OF_A_CHILD'] = '1'\n  import in_child, base64\n  os._exit(0)\n"
                                  "os.waitpid(child, 0)\nimport in_worker, bisect", python=python)
         notes = b"".join(path.read_bytes() for path in pathlib.Path("/dev/shm").glob(f"ddprun_scratch-*-{job.pid}-*/pages"))
-        self.assertIn(b"\0in_worker\0", notes)
+        self.assertIn(b"\0+in_worker\0", notes)
         self.assertNotIn(b"in_child", notes)
         self.assertNotIn(b"OF_A_CHILD", notes)
         standbys = self.waiting(job)

@@ -39,7 +39,8 @@ class Hook:
         self.users_package = (
             command[command.index("-m") + 1].partition(".")[0] if "-m" in command[:-1] else None
         )
-        self.marked = len(self.entries())  # those of our predecessor, who marks them
+        self.begin = self.words[self.NOTES_SIZE]  # behind those of our predecessor
+        self.pending = None  # the place of the last import's entry
         self.words[self.PARKS] = os.getpid()
         os.register_at_fork(after_in_child=self.retire)
 
@@ -57,10 +58,10 @@ class Hook:
         now."""
         try:
             if self.thread() == self.main:
-                self.note_last()
+                self.mark_last()
                 if self.environ != os.environ._data:
                     self.note_variables(sys._getframe(1))
-                self.last = name
+                self.last, self.pending = name, self.note(b"?" + os.fsencode(name))
             self.count_steps()
         except Exception:
             self.retire()
@@ -69,22 +70,22 @@ class Hook:
         """A forked child, or one of us that fails, does nothing any more."""
         self.find_spec = self.count_step = lambda *_: None
 
-    def note_last(self):
+    def mark_last(self):
         """`-`: there is no such module, or it is not ready while it imports others. An import of
         its package does it again."""
         spec = getattr(sys.modules.get(self.last), "__spec__", None)
-        if self.last:
-            self.note(
-                (b"-" if not spec else b"" if self.is_shared(spec) else b"!")
-                + os.fsencode(self.last)
-            )
-        self.last = None
+        if self.pending is not None:
+            self.notes[self.pending] = ord("-" if not spec else "+" if self.is_shared(spec) else "!")
+        self.pending = None
 
     def note(self, entry):
+        """Returns its place; None if there is no room."""
         at = self.words[self.NOTES_SIZE]
-        if at + len(entry) < len(self.notes):
-            self.notes[at:at + len(entry) + 1] = entry + b"\0"
-            self.words[self.NOTES_SIZE] = at + len(entry) + 1
+        if at + len(entry) >= len(self.notes):
+            return None
+        self.notes[at:at + len(entry) + 1] = entry + b"\0"
+        self.words[self.NOTES_SIZE] = at + len(entry) + 1
+        return at
 
     def note_variables(self, frame):
         """Notes the changes that the user's code has made to the environment: the next import may
@@ -136,14 +137,12 @@ class Hook:
     def mark_failures(self):
         """Marks a module whose import failed in the end. It was noted, since what it imported came
         after it."""
-        self.note_last()
-        entries = self.entries()
-        before = entries[:self.marked]
-        self.words[self.NOTES_SIZE] = sum(map(len, before)) + len(before)  # a zero byte ends each
-        for entry in entries[self.marked:]:
-            self.note(
-                entry if entry[:1] in b"=!-" or os.fsdecode(entry) in sys.modules else b"-" + entry
-            )
+        self.mark_last()
+        at = self.begin
+        for entry in bytes(self.notes[at:self.words[self.NOTES_SIZE]]).split(b"\0")[:-1]:
+            if entry[:1] == b"+" and os.fsdecode(entry[1:]) not in sys.modules:
+                self.notes[at] = ord("-")
+            at += len(entry) + 1
 
 
 def begin():

@@ -44,7 +44,7 @@ class Guard:
     def __init__(self, hook):
         self.hook, entries = hook, list(map(os.fsdecode, hook.entries()))
         self.users = {entry[1:] for entry in entries if entry[0] == "!"}
-        self.known = {entry.lstrip("-") for entry in entries}
+        self.known = {entry[1:] for entry in entries}
 
     def find_spec(self, name, path=None, target=None):
         spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, path)
@@ -74,8 +74,8 @@ class Standby:
         for entry in map(os.fsdecode, self.hook.entries()):
             if entry[0] == "=":
                 self.prepare(*entry[1:].partition("="))
-            elif entry[0] not in "!-":
-                __import__(entry)
+            elif entry[0] == "+":
+                __import__(entry[1:])
         sys.meta_path.remove(guard)
         os.environ.__class__, Watched.copier = plain, None
         devices = self.open_devices() - self.devices
