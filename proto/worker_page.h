@@ -10,8 +10,8 @@
 // `!` and the name of one of the user's own modules. Or it is `-` and a name that was asked for and
 // that no standby imports by itself. Or it is `?` and the name that was asked for last. Or it is
 // `=NAME=VALUE`, a variable that the user's code has set before it imported the next one. Or it is
-// `=NAME`, one that it has removed. Times are those of CLOCK_MONOTONIC, in nanoseconds. 0 means: not
-// yet.
+// `=NAME`, one that it has removed. Times are those of CLOCK_MONOTONIC, in nanoseconds. 0 means:
+// not yet.
 #pragma once
 
 #include <pthread.h>

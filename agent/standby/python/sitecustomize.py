@@ -75,7 +75,8 @@ class Hook:
         its package does it again."""
         spec = getattr(sys.modules.get(self.last), "__spec__", None)
         if self.pending is not None:
-            self.notes[self.pending] = ord("-" if not spec else "+" if self.is_shared(spec) else "!")
+            mark = "-" if not spec else "+" if self.is_shared(spec) else "!"
+            self.notes[self.pending] = ord(mark)
         self.pending = None
 
     def note(self, entry):
