@@ -63,7 +63,8 @@ LeadershipActions Leadership::key_read(Ticket ticket, const KeyView& view, Time 
   if (!is_check && is_late(ticket, Step::kReading)) return {};
   const std::optional<KeyHolder>& holder = view.holder;
   etcd_revision_ = view.revision;
-  if (is_check) return leads() ? checked_as_leader(holder) : looked_while_following(holder, now);
+  if (is_check)
+    return leads() ? checked_as_leader(holder, now) : looked_while_following(holder, now);
   is_contacted_ = true;
   // We took it, and the answer was lost.
   if (holder && lease_ != 0 && holder->lease == lease_ && now < lease_ends_)
@@ -173,7 +174,7 @@ LeadershipActions Leadership::key_taken(Ticket ticket, bool is_done, const KeyVi
 
 LeadershipActions Leadership::etcd_failed_leader(Ticket ticket, const Error& error, Time now) {
   if (ticket != record_ticket_ && ticket != check_ticket_) return {};
-  if (error.code() != ErrorCode::kUnavailable) return step_down(error.message());
+  if (error.code() != ErrorCode::kUnavailable) return step_down(error.message(), now);
   (ticket == record_ticket_ ? write_at_ : check_at_) = now + rules_.retry;
   return {};
 }
@@ -278,17 +279,17 @@ LeadershipActions Leadership::lead(std::int64_t revision, Time now) {
   return {Lead{revision}, watch()};
 }
 
-LeadershipActions Leadership::checked_as_leader(const std::optional<KeyHolder>& holder) {
-  if (!holder) return step_down("its key in etcd is gone");
+LeadershipActions Leadership::checked_as_leader(const std::optional<KeyHolder>& holder, Time now) {
+  if (!holder) return step_down("its key in etcd is gone", now);
   if (holder->revision != seen_.revision)
-    return step_down("another node has taken its key in etcd");
+    return step_down("another node has taken its key in etcd", now);
   return {watch()};
 }
 
 LeadershipActions Leadership::lease_renewed(LeaseId lease, std::chrono::milliseconds length,
                                             Time asked_at, Time now) {
   if (step_ != Step::kLeading || lease != lease_) return {};
-  if (length.count() <= 0) return step_down("its lease in etcd is over");
+  if (length.count() <= 0) return step_down("its lease in etcd is over", now);
   // A moment that leads_at() has denied once stays denied: work was left undone by it.
   if (now >= lease_ends_) return time_passed(now);
   lease_ends_ = std::max(lease_ends_, asked_at + length - rules_.margin);
@@ -307,14 +308,16 @@ LeadershipActions Leadership::write_record() {
 
 LeadershipActions Leadership::record_written(Ticket ticket, bool done, Time now) {
   if (step_ != Step::kLeading || ticket != record_ticket_) return {};
-  if (!done) return step_down("another node has taken its key in etcd");
+  if (!done) return step_down("another node has taken its key in etcd", now);
   record_ticket_ = 0;
   // Its nodes must not start a round that the next leader, of this moment, knows nothing of.
   if (now >= lease_ends_) return time_passed(now);
   return {RecordWritten{}};
 }
 
-LeadershipActions Leadership::step_down(std::string why, bool was_suspended) {
+// A leader that was suspended may hear of its key before it looks at the clock.
+LeadershipActions Leadership::step_down(std::string why, Time now) {
+  const bool was_suspended = now >= lease_ends_ + kSuspended;
   step_ = Step::kIdle;
   past_lease_ = std::exchange(lease_, 0);
   is_watched_ = false;
@@ -327,8 +330,7 @@ LeadershipActions Leadership::time_passed(Time now) {
   if (step_ == Step::kPausing && now >= look_at_) return read(now);
   if (follows() && now >= check_at_) return check();
   if (step_ != Step::kLeading) return {};
-  if (now >= lease_ends_)
-    return step_down("etcd has not confirmed its lease in time", now >= lease_ends_ + kSuspended);
+  if (now >= lease_ends_) return step_down("etcd has not confirmed its lease in time", now);
   LeadershipActions actions;
   if (now >= renew_at_) {
     renew_at_ = now + rules_.renew_every;

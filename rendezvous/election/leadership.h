@@ -246,9 +246,9 @@ class Leadership {
   LeadershipActions looked_while_following(const std::optional<KeyHolder>& holder, Time now);
   LeadershipActions await_another(Time now);
   LeadershipActions check();
-  LeadershipActions checked_as_leader(const std::optional<KeyHolder>& holder);
+  LeadershipActions checked_as_leader(const std::optional<KeyHolder>& holder, Time now);
   LeadershipActions write_record();
-  LeadershipActions step_down(std::string why, bool was_suspended = false);
+  LeadershipActions step_down(std::string why, Time now);
   LeadershipActions give_up(ErrorCode code, std::string what);
   std::optional<LeadershipActions> out_of_time(Time now);
 

@@ -252,8 +252,8 @@ class StandsStill(EtcdTest):
             wait_until(lambda: self.etcd.value(self.key(three, "leader")) and self.etcd.value(self.key(three, "record")), "a leader, and its record")
         time.sleep(3)  # a node that had lost its worker would start it by then
         for three in threes:
-            self.finish_well(three.jobs, three.gate)
-            self.assertEqual(self.fifos[three.said].lines_so_far(), [], "a worker was started anew")
+            errors = [err for *_, err in self.finish_well(three.jobs, three.gate)]
+            self.assertEqual(self.fifos[three.said].lines_so_far(), [], f"a worker of {three.name} was started anew: {errors}")
 
     def test_a_job_that_stands_still_loses_nothing(self):
         """The leader's node, or all of them, past the leader's lease; with all leases over, and

@@ -13,6 +13,7 @@
 #include "worker/collective/core/split.h"
 #include "worker/collective/nccl/nccl_collective.h"
 #include "worker/collective/shm/shm_collective.h"
+#include "worker/startup/gpu_files.h"
 #include "worker/startup/hosts.h"
 #include "worker/startup/init_method/file_init.h"
 #include "worker/startup/init_method/file_world.h"
@@ -78,7 +79,10 @@ Result<std::optional<int>> gpu_for(const WorkerEnv& world, const BootstrapOption
   if (!why) return why.error();
   if (why->empty()) return std::optional<int>(*gpu);
   if (!options.cpu_instead) return Error(ErrorCode::kInvalidArgument, *why);
-  if (world.rank == 0) log::warning("the ranks take the CPU in place of GPUs: " + *why);
+  // On a machine without GPUs that is no news.
+  if (world.rank == 0)
+    (has_gpu_driver() ? log::warning
+                      : log::info)("the ranks take the CPU in place of GPUs: " + *why);
   return std::optional<int>();
 }
 

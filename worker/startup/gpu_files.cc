@@ -15,4 +15,10 @@ std::string open_gpu_file(const std::string& folder) {
   return "";
 }
 
+bool has_gpu_driver() {
+  std::error_code absent;
+  return std::filesystem::exists("/dev/nvidiactl", absent) ||
+         std::filesystem::exists("/proc/driver/nvidia", absent);
+}
+
 }  // namespace ddprun::worker

@@ -1,5 +1,5 @@
-// Whether this process has begun with CUDA. The driver's files are then open, and a forked process
-// can use no GPU. Linux.
+// The files of NVIDIA's driver. They tell of GPUs without CUDA. A process that has begun with CUDA
+// has some of them open. Then no process that it forks can use a GPU. Linux.
 #pragma once
 
 #include <string>
@@ -9,5 +9,8 @@ namespace ddprun::worker {
 // Returns the path of an open file of NVIDIA's driver, or an empty text. `folder` has a link for
 // each open file, as /proc/self/fd.
 std::string open_gpu_file(const std::string& folder = "/proc/self/fd");
+
+// Says whether NVIDIA's driver is loaded on this machine, or in this container.
+bool has_gpu_driver();
 
 }  // namespace ddprun::worker

@@ -41,7 +41,9 @@ struct Show {
   std::string operator()(const ReleaseKey& it) const {
     return fmt::format("release {}", it.revision);
   }
-  std::string operator()(const StepDown& it) const { return "step down: " + it.why; }
+  std::string operator()(const StepDown& it) const {
+    return (it.was_suspended ? "step down, suspended: " : "step down: ") + it.why;
+  }
   std::string operator()(const GiveUp& it) const { return "give up: " + it.error.message(); }
 };
 

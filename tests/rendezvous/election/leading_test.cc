@@ -1,6 +1,10 @@
 // The rights of a leader, and the moments when it steps down. Virtual time.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <optional>
+#include <string>
+
 #include "tests/rendezvous/election/leadership_fixture.h"
 
 namespace ddprun::rendezvous {
@@ -94,6 +98,39 @@ TEST_F(LeadershipTest, StepsDownIfItsKeyIsGone) {
   lead();
   show(leadership.key_changed(now));
   EXPECT_EQ(key_is({}), "stop watching; step down: its key in etcd is gone");
+}
+
+// Its answers and its clock come in any order when it wakes up.
+TEST_F(LeadershipTest, KnowsThatItWasSuspendedByWhateverItHearsFirst) {
+  lead();
+  show(leadership.publish(now));
+  const Ticket record = ticket;
+  show(leadership.key_changed(now));
+  now += milliseconds(2500 + 200);
+  const Ticket check = ticket;
+  const auto hears = [&](const std::function<LeadershipActions(Leadership&)>& event) {
+    Leadership woken = leadership;
+    return show(event(woken));
+  };
+  const std::string expected = "stop watching; step down, suspended: ";
+  const std::string another = expected + "another node has taken its key in etcd";
+  EXPECT_EQ(hears([&](auto& woken) {
+              return woken.key_read(check, {std::nullopt, 12}, now);
+            }),
+            expected + "its key in etcd is gone");
+  EXPECT_EQ(hears([&](auto& woken) {
+              return woken.key_read(check, {KeyHolder{"b", 12, 8}, 12}, now);
+            }),
+            another);
+  EXPECT_EQ(hears([&](auto& woken) { return woken.record_written(record, false, now); }), another);
+  EXPECT_EQ(hears([&](auto& woken) { return woken.lease_renewed(7, milliseconds(0), now, now); }),
+            expected + "its lease in etcd is over");
+  EXPECT_EQ(hears([&](auto& woken) {
+              return woken.etcd_failed(check, {ErrorCode::kProtocol, "no"}, now);
+            }),
+            expected + "no");
+  EXPECT_EQ(hears([&](auto& woken) { return woken.time_passed(now); }),
+            expected + "etcd has not confirmed its lease in time");
 }
 
 TEST_F(LeadershipTest, IgnoresALeaseOfBefore) {

@@ -38,8 +38,8 @@ inline constexpr const char* kCongestionControl = "cubic";
 // Options of bootstrap(), on this rank.
 struct BootstrapOptions {
   Device device = Device::kCpu;  // where the model will live; the same on all ranks
-  // With kCuda, all ranks take the CPU if one of them has no GPU of its own. Rank 0 logs why. The
-  // same on all ranks.
+  // With kCuda, all ranks take the CPU if one of them has no GPU of its own. Rank 0 logs why, as a
+  // warning if its machine has a GPU's driver. The same on all ranks.
   bool cpu_instead = false;
   // The number of this rank's GPU among those that it sees. If it is unset, it is the only one that
   // this rank sees, or that of its local_rank. Schedulers and containers show each rank one.
