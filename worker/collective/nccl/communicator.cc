@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <system_error>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/blocking_wait.h"
 #include "base/duration.h"
@@ -27,9 +29,6 @@ constexpr std::chrono::microseconds kLongestPause{1000};
 // A revoke that is not over by then does not end what hangs.
 constexpr std::chrono::seconds kRevokeLimit{2};
 
-// The most time for the abort of a collective that goes.
-constexpr std::chrono::seconds kAbortLimit{5};
-
 // Between two looks at the communicator.
 class Pauses {
  public:
@@ -44,6 +43,32 @@ class Pauses {
   std::chrono::microseconds pause_ = kFirstPause;
 };
 
+// All communicators of this process that have formed.
+struct Formed {
+  std::mutex mutex;
+  std::vector<std::pair<int, std::weak_ptr<Communicator>>> all;  // with their GPUs
+
+  void add(int gpu, std::weak_ptr<Communicator> communicator) {
+    const std::lock_guard lock(mutex);
+    std::erase_if(all, [](const auto& one) { return one.second.expired(); });
+    all.emplace_back(gpu, std::move(communicator));
+  }
+  std::vector<std::shared_ptr<Communicator>> on(int gpu) {
+    std::vector<std::shared_ptr<Communicator>> found;
+    const std::lock_guard lock(mutex);
+    for (const auto& [where, communicator] : all) {
+      if (where == gpu) found.push_back(communicator.lock());
+    }
+    std::erase(found, nullptr);
+    return found;
+  }
+};
+// Threads use it until the process ends.
+Formed& formed() {
+  static auto* const made = new Formed;
+  return *made;
+}
+
 }  // namespace
 
 // The right to call NCCL.
@@ -54,13 +79,13 @@ class Communicator::Turn {
     std::unique_lock lock(of.mutex_);
     of.changed_.wait(lock, [&] { return !of.in_call_ || of.failed(); });
     if (of.failed()) throw CollectiveError(of.reason_);
-    if (of.comm_ == nullptr) throw CollectiveError("the communicator has ended");
+    if (of.ended_ || of.comm_ == nullptr) throw CollectiveError("the communicator has ended");
     has_it_ = of.in_call_ = true;
   }
   // Does not wait: it may have none then.
   Turn(Communicator& of, std::try_to_lock_t /*now*/) : of_(of) {
     const std::lock_guard lock(of.mutex_);
-    if (of.in_call_ || of.failed() || of.comm_ == nullptr) return;
+    if (of.in_call_ || of.failed() || of.ended_ || of.comm_ == nullptr) return;
     has_it_ = of.in_call_ = true;
   }
   Turn(const Turn&) = delete;
@@ -110,6 +135,7 @@ void Communicator::form(const ncclUniqueId& id, int ranks, std::chrono::millisec
     });
     if (const Turn turn(*this); state() == ncclSuccess) {
       formed_ = true;
+      formed().add(gpu_, weak_from_this());
       return;
     }
     if (Clock::now() < deadline) continue;
@@ -153,11 +179,22 @@ std::optional<std::string> Communicator::trouble() {
   return words_of(now);
 }
 
-// First the reason, then the abort: a host that the abort lets go on must find it.
 void Communicator::fail(const std::string& why) noexcept {
+  fail_alone(why);
+  if (!formed_) return;
+  for (const auto& other : formed().on(gpu_)) other->fail_alone(why);
+}
+
+void Communicator::give_up() noexcept {
+  given_up_ = !failed();
+  fail_alone("the collective has ended");
+}
+
+// First the reason, then the abort: a host that the abort lets go on must find it.
+void Communicator::fail_alone(const std::string& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (failed()) return;
+    if (failed() || ended_) return;
     reason_ = why;
     failed_.store(true, std::memory_order_release);
   }
@@ -168,6 +205,21 @@ void Communicator::fail(const std::string& why) noexcept {
   } catch (const std::system_error& error) {
     log::error(fmt::format("rank {}: no thread to abort NCCL: {}", rank_, error.what()));
   }
+}
+
+bool Communicator::wait_for_failure_or_end(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, limit, [this] { return failed() || ended_; });
+}
+
+bool Communicator::wait_for_end(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, limit, [this] { return ended_; });
+}
+
+std::shared_ptr<void> Communicator::in_a_graph() {
+  ++in_graphs_;
+  return {nullptr, [self = shared_from_this()](void*) { --self->in_graphs_; }};
 }
 
 void Communicator::check() const {
@@ -193,14 +245,16 @@ void Communicator::end_failed() noexcept {
 
 // A revoke stops the kernels without tearing down what the peers still use; the abort frees all. A
 // revoke that fails, or hangs, changes nothing about the abort. NCCL cannot revoke what never
-// formed.
+// formed. An abort waits for the program's graphs. It need not be if the revoke has ended all.
 void Communicator::abort() noexcept {
+  ncclResult_t revoked = ncclInvalidUsage;
   if (formed_ && optional_.revoke != nullptr) {
-    ncclResult_t revoked = optional_.revoke(comm_, 0);
+    revoked = optional_.revoke(comm_, 0);
     const auto deadline = Clock::now() + kRevokeLimit;
     for (Pauses pauses; revoked == ncclInProgress && Clock::now() < deadline; pauses.take())
       revoked = state();
   }
+  if (revoked == ncclSuccess && in_graphs_ > 0) return;
   ncclCommAbort(comm_);
   comm_ = nullptr;
 }
@@ -232,12 +286,24 @@ void Communicator::remove(void* handle) noexcept {
 
 void Communicator::leave(std::chrono::milliseconds limit) noexcept {
   try {
-    if (end_well(limit)) return;
+    if (stay_for_graphs() || end_well(limit)) return;
   } catch (const CollectiveError&) {  // NOLINT(bugprone-empty-catch): it has failed, or ended
   }
-  fail("the collective has ended");
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kAbortLimit, [this] { return ended_; });
+  give_up();
+  wait_for_end(abort_limit_);
+}
+
+bool Communicator::stay_for_graphs() {
+  const Turn turn(*this);
+  if (in_graphs_ == 0) return false;
+  log::warning(fmt::format(
+      "rank {}: the collective goes while CUDA graphs hold {} of its operations: its memory stays "
+      "until the process ends. Destroy the graphs first",
+      rank_, in_graphs_.load()));
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+  return true;
 }
 
 bool Communicator::end_well(std::chrono::milliseconds limit) {
@@ -253,6 +319,9 @@ bool Communicator::end_well(std::chrono::milliseconds limit) {
   if (farewell != ncclSuccess) return false;
   ncclCommDestroy(comm_);
   comm_ = nullptr;
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
   return true;
 }
 

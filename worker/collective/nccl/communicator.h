@@ -24,8 +24,10 @@ namespace ddprun::worker {
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
-  Communicator(int rank, int gpu, const NcclOptional& optional)
-      : rank_(rank), gpu_(gpu), optional_(optional) {}
+  // `abort_limit`: the most time in which leave() waits for an abort.
+  Communicator(int rank, int gpu, const NcclOptional& optional,
+               std::chrono::milliseconds abort_limit)
+      : rank_(rank), gpu_(gpu), optional_(optional), abort_limit_(abort_limit) {}
 
   // Called once at the first failure, on any thread, when check() throws the reason. Set before
   // form().
@@ -45,10 +47,22 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<std::string> trouble();
 
   // The first reason counts. Afterwards every call throws it. Returns at once: a thread of its own
-  // revokes and aborts the communicator.
+  // revokes and aborts the communicator. The others of this process on the same GPU fail with it.
+  // Else the abort of one could wait for the kernels of another.
   void fail(const std::string& why) noexcept;
+  // The same for this one alone, since the program needs it no more.
+  void give_up() noexcept;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   void check() const;  // throws the reason
+
+  // Return whether that came within `limit`. It has ended when its abort is over, or leave() is.
+  bool wait_for_failure_or_end(std::chrono::milliseconds limit);
+  bool wait_for_end(std::chrono::milliseconds limit);
+  bool given_up() const { return given_up_; }
+
+  // A graph has an operation of it until the last copy of this is gone. NCCL ends no communicator
+  // before.
+  std::shared_ptr<void> in_a_graph();
 
   // Registers memory: NCCL then need not copy it. A handle for remove(). Throws as run() does.
   void* add(void* memory, std::size_t bytes);
@@ -67,21 +81,26 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string words_of(ncclResult_t error) const;
   void settle(const char* doing);
   bool end_well(std::chrono::milliseconds limit);
+  void fail_alone(const std::string& why) noexcept;
   void end_failed() noexcept;
   void abort() noexcept;
+  bool stay_for_graphs();
 
   const int rank_;
   const int gpu_;
   const NcclOptional optional_;
   std::function<void()> tell_;
+  const std::chrono::milliseconds abort_limit_;
   std::atomic<bool> failed_ = false;
-  mutable std::mutex mutex_;  // for all below; never held during a call
+  std::atomic<bool> given_up_ = false;
+  std::atomic<bool> formed_ = false;
+  std::atomic<int> in_graphs_ = 0;  // operations
+  mutable std::mutex mutex_;        // for all below; never held during a call
   std::condition_variable changed_;
   bool in_call_ = false;
   bool ended_ = false;
   std::string reason_;
   ncclComm_t comm_ = nullptr;   // for the one who has the turn
-  bool formed_ = false;         // likewise
   std::set<void*> registered_;  // handles; likewise
 };
 

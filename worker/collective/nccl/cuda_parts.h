@@ -112,6 +112,8 @@ class Staging {
   void reserve(std::size_t bytes);
   std::byte* gpu() const { return gpu_; }
   std::byte* host() const { return host_; }
+  // The GPU may hang: to free it would wait.
+  void abandon() { gpu_ = host_ = nullptr; }
 
  private:
   void release() noexcept;

@@ -48,11 +48,13 @@ void DroppedMemory::drop(std::byte* memory, const Free& free) {
   free();
 }
 
-void DroppedMemory::share_with_graph(cudaStream_t stream, std::shared_ptr<std::byte> memory) {
+void DroppedMemory::share_with_graph(cudaStream_t stream, std::shared_ptr<std::byte> memory,
+                                     std::shared_ptr<void> operation) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaGraph_t graph = nullptr;
   check_cuda(cudaStreamGetCaptureInfo(stream, &status, nullptr, &graph), "look at a capture");
-  auto shared = std::make_unique<Shared>(Shared{shared_from_this(), std::move(memory)});
+  auto shared =
+      std::make_unique<Shared>(Shared{shared_from_this(), std::move(memory), std::move(operation)});
   cudaUserObject_t object = nullptr;
   check_cuda(
       cudaUserObjectCreate(&object, shared.get(), graph_is_gone, 1, cudaUserObjectNoDestructorSync),
@@ -67,6 +69,7 @@ void DroppedMemory::share_with_graph(cudaStream_t stream, std::shared_ptr<std::b
 // collective is gone, nobody does.
 void DroppedMemory::graph_is_gone(void* shared) {
   const std::unique_ptr<Shared> gone(static_cast<Shared*>(shared));
+  if (gone->memory == nullptr) return;
   static auto* const kept = new std::vector<std::shared_ptr<std::byte>>;
   static std::mutex kept_mutex;
   {

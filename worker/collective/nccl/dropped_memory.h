@@ -27,8 +27,9 @@ class DroppedMemory : public std::enable_shared_from_this<DroppedMemory> {
   using Free = std::function<void()>;
   std::shared_ptr<std::byte> own(std::byte* memory, Free free);
 
-  // The graph that `stream` is captured into shares it from now on.
-  void share_with_graph(cudaStream_t stream, std::shared_ptr<std::byte> memory);
+  // The graph that `stream` is captured into holds both from now on.
+  void share_with_graph(cudaStream_t stream, std::shared_ptr<std::byte> memory,
+                        std::shared_ptr<void> operation = nullptr);
 
   // Frees what it can. The collective calls it; no stream of this thread is captured.
   void collect();
@@ -45,6 +46,7 @@ class DroppedMemory : public std::enable_shared_from_this<DroppedMemory> {
   struct Shared {
     std::shared_ptr<DroppedMemory> owner;
     std::shared_ptr<std::byte> memory;
+    std::shared_ptr<void> operation;
   };
   static void CUDART_CB graph_is_gone(void* shared);
   void drop(std::byte* memory, const Free& free);

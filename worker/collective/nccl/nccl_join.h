@@ -2,18 +2,28 @@
 // LibTorch.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "worker/collective/nccl/cuda_parts.h"
 #include "worker/collective/nccl/nccl_collective.h"
+#include "worker/collective/nccl/nccl_monitor.h"
 #include "worker/collective/nccl/nccl_optional.h"
 
 namespace ddprun::worker {
+
+// How long what may hang is given. Tests have less time.
+struct NcclLimits {
+  std::chrono::milliseconds abort{4'000};     // for the abort after a failure
+  std::chrono::milliseconds silence{60'000};  // for CUDA to answer the watcher, beyond the timeout
+};
 
 struct NcclParts {
   NcclJob job;
   GpuStreams streams;
   NcclOptional optional;
+  NcclLimits limits{};
+  EndProcess end_process = end_process_with_records;
 };
 
 // As join_nccl().

@@ -10,6 +10,7 @@
 
 #include "worker/collective/core/reached.h"
 #include "worker/collective/core/split.h"
+#include "worker/collective/nccl/nccl_monitor.h"
 
 namespace ddprun::worker {
 namespace {
@@ -76,8 +77,8 @@ NcclRanks::NcclRanks(const NcclParts& parts)
     : parts_(parts),
       stream_(parts.streams.make()),
       launched_(parts.job.last_ticket),
-      communicator_(
-          std::make_shared<Communicator>(parts.job.rank, parts.job.local_rank, parts.optional)),
+      communicator_(std::make_shared<Communicator>(parts.job.rank, parts.job.local_rank,
+                                                   parts.optional, parts.limits.abort)),
       dropped_(std::make_shared<DroppedMemory>(communicator_, parts.streams, parts.job.local_rank)),
       memory_(communicator_, dropped_, parts.optional),
       watcher_(std::make_shared<NcclWatcher>(communicator_,
@@ -93,17 +94,23 @@ NcclRanks::NcclRanks(const NcclParts& parts)
 
 NcclRanks::~NcclRanks() {
   const OnGpu here(job().local_rank);
-  if (!watcher_->wait_for_all(kFarewell)) communicator_->fail("the collective has ended");
-  watcher_->stop(kFarewell);
+  if (!watcher_->wait_for_all(kFarewell)) communicator_->give_up();
+  watcher_->stop(parts_.limits.abort);
   sums_.clear();
   dropped_->close(kFarewell);
   communicator_->leave(kFarewell);
+  if (communicator_->failed()) staging_.abandon();
 }
 
 // All ranks register their memory, or none does.
 void NcclRanks::form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board) {
   const auto deadline = Clock::now() + job().timeout;
   communicator_->form(id, job().ranks, job().timeout);
+  watch_over({.rank = job().rank,
+              .silence = job().timeout + parts_.limits.silence,
+              .abort = parts_.limits.abort,
+              .end_process = parts_.end_process},
+             communicator_, watcher_);
   const auto mine = static_cast<std::byte>(memory_.can_register());
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   const std::uint32_t operation = watcher_->begin(OperationKind::kBarrier, 0);
@@ -166,8 +173,11 @@ NcclRanks::Work NcclRanks::launch_operation(std::uint32_t operation, const char*
 }
 
 // Nobody watches what is captured. Its events tell nothing, and the graph may run often or never.
-Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& call) {
+Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& call,
+                                   std::shared_ptr<std::byte> memory) {
   try {
+    dropped_->share_with_graph(parts_.streams.current(), std::move(memory),
+                               communicator_->in_a_graph());
     Event(parts_.streams.current()).hold(stream_);
     communicator_->run(doing, call);
     return Event(stream_);
@@ -182,7 +192,7 @@ void NcclRanks::do_in_order(const std::function<std::uint32_t()>& begin, const c
                             const Communicator::Call& call) {
   const OnGpu here(job().local_rank);
   check();
-  if (capturing()) return capture_operation(doing, call).hold(parts_.streams.current());
+  if (capturing()) return capture_operation(doing, call, nullptr).hold(parts_.streams.current());
   const auto work = launch_operation(begin(), doing, call);
   work->done().hold(parts_.streams.current());
 }
@@ -203,8 +213,8 @@ Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
   const Communicator::Call call_nccl = [&](ncclComm_t comm) { return call(flat, request, comm); };
   auto memory = memory_.owner_of(flat);
   if (capturing()) {
-    dropped_->share_with_graph(parts_.streams.current(), std::move(memory));
-    sums_.push_back({++launched_, nullptr, nullptr, capture_operation(doing(request), call_nccl)});
+    Event captured = capture_operation(doing(request), call_nccl, std::move(memory));
+    sums_.push_back({++launched_, nullptr, nullptr, std::move(captured)});
     return launched_;
   }
   // Beyond a thousand or so the launch itself would block, while it holds the communicator.

@@ -88,7 +88,8 @@ class NcclRanks final : public Collective {
   ncclResult_t call(const Flat& flat, const LaunchRequest& request, ncclComm_t comm) const;
   void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
   Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call);
-  Event capture_operation(const char* doing, const Communicator::Call& call);
+  Event capture_operation(const char* doing, const Communicator::Call& call,
+                          std::shared_ptr<std::byte> memory);
   void do_in_order(const std::function<std::uint32_t()>& begin, const char* doing,
                    const Communicator::Call& call);
   bool capturing() const;

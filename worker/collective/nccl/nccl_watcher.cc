@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/duration.h"
 #include "worker/collective/core/flight_record.h"
@@ -21,6 +22,24 @@ constexpr std::chrono::microseconds kLongestWatch{1'000};
 constexpr std::chrono::microseconds kIdleWatch{2'000};
 
 }  // namespace
+
+class NcclWatcher::Question {
+ public:
+  explicit Question(NcclWatcher& of) : of_(of) {
+    of_.asked_at_ = Clock::now().time_since_epoch().count();
+  }
+  Question(const Question&) = delete;
+  Question& operator=(const Question&) = delete;
+  Question(Question&&) = delete;
+  Question& operator=(Question&&) = delete;
+  ~Question() { of_.asked_at_ = 0; }
+
+  bool passed(const Event& event) const { return event.passed(); }
+  std::optional<std::string> trouble() const { return of_.communicator_->trouble(); }
+
+ private:
+  NcclWatcher& of_;
+};
 
 NcclWatcher::NcclWatcher(std::shared_ptr<Communicator> communicator, const Options& options)
     : communicator_(std::move(communicator)),
@@ -127,6 +146,13 @@ std::string NcclWatcher::flight_record() const {
                                         .timeout = options_.timeout});
 }
 
+std::chrono::milliseconds NcclWatcher::silence() const {
+  const Clock::rep asked = asked_at_;
+  if (asked == 0) return {};
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      Clock::now() - Clock::time_point(Clock::duration(asked)));
+}
+
 void NcclWatcher::run() {
   pthread_setname_np(pthread_self(), "nccl_watcher");
   cudaSetDevice(options_.gpu);  // for this thread; who made the collective has done it before
@@ -164,22 +190,30 @@ void NcclWatcher::look(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-// Returns whether any was.
+// Returns whether any was. CUDA is not called with the lock, also not to destroy events: else the
+// monitor could not get it.
 bool NcclWatcher::take_what_is_done(std::unique_lock<std::mutex>& lock) {
-  bool any = false;
+  std::vector<std::shared_ptr<Work>> done;
   while (!works_.empty() && works_.front()->done_) {
     const auto work = works_.front();
     lock.unlock();
-    const bool passed = work->done_->passed();
+    const bool passed = Question(*this).passed(*work->done_);
     lock.lock();
     if (!passed) break;
-    work->over_ = any = true;
+    work->over_ = true;
     last_done_ = Clock::now();
     if (work->ends_operation_) ring_->end(work->operation_);
+    done.push_back(std::move(works_.front()));
     works_.pop_front();
   }
-  if (!any) return false;
+  if (done.empty()) return false;
   moved_.notify_all();
+  lock.unlock();
+  {
+    const Question destroys(*this);
+    done.clear();
+  }
+  lock.lock();
   if (looks_ && looks_->says_it_waits()) {
     const RankReport goes_on = report_of(*ring_, options_.rank);
     lock.unlock();
@@ -197,7 +231,7 @@ NcclWatcher::Clock::time_point NcclWatcher::since(const Work& work) const {
 std::optional<std::string> NcclWatcher::find_failure(std::unique_lock<std::mutex>& lock) {
   const auto work = works_.front();
   lock.unlock();
-  const auto wrong = communicator_->trouble();
+  const auto wrong = Question(*this).trouble();
   lock.lock();
   if (wrong) {
     return fmt::format("rank {}: {}: {}", options_.rank, ring_->describe(work->operation_), *wrong);
@@ -212,7 +246,7 @@ std::string NcclWatcher::past_deadline(std::unique_lock<std::mutex>& lock,
   const RankReport mine = report();
   const bool is_launched = work->done_.has_value();  // then ready_ does not change any more
   lock.unlock();
-  const bool own_fault = is_launched && work->ready_ && !work->ready_->passed();
+  const bool own_fault = is_launched && work->ready_ && !Question(*this).passed(*work->ready_);
   const std::string absent = looks_ && !own_fault ? looks_->absent(mine) : "";
   lock.lock();
   const char* because = own_fault
@@ -243,7 +277,7 @@ std::optional<std::string> NcclWatcher::disagreement(std::unique_lock<std::mutex
   RankReport mine = report();
   lock.unlock();
   std::optional<std::string> found;
-  if (!first->ready_ || first->ready_->passed()) found = looks_->look(mine);
+  if (!first->ready_ || Question(*this).passed(*first->ready_)) found = looks_->look(mine);
   lock.lock();
   return found;
 }

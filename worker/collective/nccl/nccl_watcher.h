@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -92,8 +93,13 @@ class NcclWatcher : public std::enable_shared_from_this<NcclWatcher> {
 
   std::string flight_record() const;
 
+  // How long it has waited for the answer of CUDA or NCCL. Any thread.
+  std::chrono::milliseconds silence() const;
+
  private:
   using Clock = std::chrono::steady_clock;
+  // CUDA or NCCL is asked, and may not answer.
+  class Question;
 
   void run();
   void nudge();
@@ -120,6 +126,7 @@ class NcclWatcher : public std::enable_shared_from_this<NcclWatcher> {
   bool nudged_ = false;                              // the pause ends
   bool stopping_ = false;
   bool stopped_ = false;
+  std::atomic<Clock::rep> asked_at_ = 0;  // 0: nothing is asked
 };
 
 }  // namespace ddprun::worker

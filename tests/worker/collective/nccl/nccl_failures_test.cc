@@ -1,7 +1,11 @@
 // The NCCL collective where a GPU, a peer or NCCL fails, on a simulated GPU.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <nlohmann/json.hpp>
 
@@ -97,6 +101,108 @@ TEST_F(NcclFailures, WhoeverWaitsIsToldWhileTheAbortHangs) {
     });
     sim::controls().hang = false;
   }
+}
+
+// A kernel of the program that never ends: NCCL's kernels cannot leave their streams.
+TEST_F(NcclFailures, AnAbortThatHangsEndsTheProcessWithItsRecord) {
+  std::promise<std::pair<std::string, std::string>> ended;
+  run({.timeout = kShort,
+       .limits = {.abort = 500ms},
+       .end_process =
+           [&](int, const std::string& why, const std::string& record) {
+             ended.set_value({why, record});
+           }},
+      [&](Rank& rank) {
+        const auto memory = rank.filled(4, 1);
+        sim::Gate endless(rank.stream);
+        rank.collective->launch_sum(floats(memory, 4));
+        const std::string told = failure_of(*rank.collective);
+        EXPECT_NE(told.find("this rank's GPU has not come to it"), std::string::npos) << told;
+        auto last_words = ended.get_future();
+        ASSERT_EQ(last_words.wait_for(20s), std::future_status::ready);
+        const auto [why, record] = last_words.get();
+        EXPECT_EQ(why, told +
+                           "; NCCL is not aborted after 0.5 s: the GPU hangs, and so this process "
+                           "ends");
+        EXPECT_EQ(nlohmann::json::parse(record)["entries"].back()["state"], "started");
+        endless.open();
+      });
+}
+
+// A program that catches the error unwinds, whatever the GPU does.
+TEST_F(NcclFailures, ACollectiveGoesWhileItsAbortHangs) {
+  std::atomic<int> ends = 0;
+  run({.timeout = kShort,
+       .limits = {.abort = 500ms},
+       .end_process = [&](int, const std::string&, const std::string&) { ++ends; }},
+      [&](Rank& rank) {
+        auto memory = rank.filled(4, 1);
+        sim::Gate endless(rank.stream, {memory.get()});
+        rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+        EXPECT_NE(failure_of(*rank.collective), "");
+        auto gone = std::async(std::launch::async, [&] {
+          memory.reset();
+          rank.collective.reset();
+        });
+        EXPECT_EQ(gone.wait_for(20s), std::future_status::ready);
+        endless.open();
+        cudaStreamSynchronize(rank.stream);
+      });
+  EXPECT_TRUE(comes_true([&] { return ends == 1 && sim::controls().communicators == 0; }));
+}
+
+// CUDA may block one thread while another one waits in it.
+TEST_F(NcclFailures, AQueryThatIsNeverAnsweredIsAFailure) {
+  run({.timeout = 300ms, .limits = {.silence = 200ms}}, [](Rank& rank) {
+    sim::controls().queries_hang = true;
+    const std::string why = message_of([&] { rank.collective->barrier(); });
+    EXPECT_NE(why.find("rank 0: CUDA has not answered for"), std::string::npos) << why;
+    rank.collective.reset();  // the watcher still waits
+    sim::controls().queries_hang = false;
+  });
+}
+
+// The abort of one waits for the kernels of the other.
+TEST_F(NcclFailures, TheCommunicatorsOfAGpuFailTogether) {
+  std::promise<void> told;
+  auto tells = told.get_future();
+  run({.ranks = 2, .timeout = 600s}, [&](Rank& rank) {
+    auto group = rank.collective->split(0, rank.rank);
+    const auto memory = rank.filled(4, 1);
+    const auto other = group->allocate(16);
+    if (rank.rank == 1) return tells.wait();
+    rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+    group->launch_sum(floats(other, 4));
+    const std::string why = message_of([&] { group->broadcast(floats(other, 4), 7); });
+    EXPECT_NE(why.find("rank 0: broadcast: NCCL: invalid argument"), std::string::npos) << why;
+    EXPECT_EQ(failure_of(*rank.collective), why);
+    cudaStreamSynchronize(rank.stream);
+    told.set_value();
+  });
+}
+
+TEST_F(NcclFailures, TheLastWordsOfAProcessAreKept) {
+  // The process that ends runs this test from its beginning.
+  const char* const given = std::getenv("DDPRUN_LAST_WORDS");
+  const std::string folder =
+      given != nullptr ? given : ::testing::TempDir() + "last_words_" + std::to_string(::getpid());
+  ::setenv("DDPRUN_LAST_WORDS", folder.c_str(), 1);
+  std::filesystem::create_directories(folder);
+  ::setenv("TORCHELASTIC_ERROR_FILE", (folder + "/error.json").c_str(), 1);
+  ::setenv("TORCH_FR_DUMP_TEMP_FILE", (folder + "/trace_").c_str(), 1);
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(end_process_with_records(3, "the GPU \"hangs\"", "a record"),
+              ::testing::ExitedWithCode(1), "the GPU \"hangs\"");
+  const auto error = nlohmann::json::parse(std::ifstream(folder + "/error.json"));
+  EXPECT_EQ(error["message"]["message"], "the GPU \"hangs\"");
+  EXPECT_EQ(std::stoll(error["message"]["extraInfo"]["timestamp"].get<std::string>()) > 0, true);
+  std::string record;
+  std::getline(std::ifstream(folder + "/trace_3"), record);
+  EXPECT_EQ(record, "a record");
+  for (const char* name :
+       {"DDPRUN_LAST_WORDS", "TORCHELASTIC_ERROR_FILE", "TORCH_FR_DUMP_TEMP_FILE"})
+    ::unsetenv(name);
+  std::filesystem::remove_all(folder);
 }
 
 // To free memory waits for the GPU, and so for what hangs there: the watcher must not do it.

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 
 #include "tests/worker/collective/nccl/simulated_ranks.h"
 
@@ -145,6 +147,39 @@ TEST_F(NcclGraphs, WaitsOfTheHostAreRefusedInACapture) {
     sim::controls().hang = false;
     rank.collective->wait(under_way);
     rank.collective->barrier();
+  });
+}
+
+// NCCL keeps a communicator until its graphs are gone, and would wait for them.
+TEST_F(NcclGraphs, ACollectiveMayGoBeforeItsGraph) {
+  leaves_memory_ = true;
+  run({}, [](Rank& rank) {
+    auto memory = rank.filled(4, 1);
+    const Graph graph(rank.stream, [&] {
+      rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+    });
+    auto gone = std::async(std::launch::async, [&] { rank.collective.reset(); });
+    EXPECT_EQ(gone.wait_for(std::chrono::seconds(8)), std::future_status::ready);
+    graph.launch();
+    cudaStreamSynchronize(rank.stream);
+    EXPECT_EQ(sim::controls().destroys, 0);
+  });
+}
+
+// A revoke ends its kernels. The abort would wait until the program lets go of its graph.
+TEST_F(NcclGraphs, AFailureWaitsForNoGraph) {
+  leaves_memory_ = true;
+  run({.timeout = std::chrono::seconds(2)}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 1);
+    const Graph graph(rank.stream, [&] {
+      rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+    });
+    sim::controls().hang = true;
+    graph.launch();
+    EXPECT_NE(message_of([&] { rank.collective->barrier(); }), "");
+    cudaStreamSynchronize(rank.stream);
+    rank.collective.reset();
+    EXPECT_EQ(sim::controls().revokes, 1);
   });
 }
 

@@ -58,7 +58,10 @@ TEST_F(NcclMemoryTest, GoesWhenTheStreamHasReadItAlsoAfterTheCollective) {
       auto memory = rank.filled(4, 1);
       rank.collective.reset();
       sim::Gate reads(rank.stream, {memory.get()});
+      const int before = sim::controls().event_waits;
       auto dropped = std::async(std::launch::async, [&] { memory.reset(); });
+      EXPECT_TRUE(comes_true(
+          [&] { return sim::controls().event_waits > before || sim::controls().blocks == 0; }));
       EXPECT_EQ(sim::controls().blocks, 1);
       reads.open();
       dropped.get();

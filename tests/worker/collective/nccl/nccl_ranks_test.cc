@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/worker/collective/nccl/simulated_ranks.h"
@@ -47,6 +50,46 @@ TEST_F(NcclRanksTest, SumsWhatTheProgramsStreamsWrite) {
                 std::vector<float>(1000, static_cast<float>(3 + 3 * i)));
     }
     EXPECT_EQ(last, 2U);
+  });
+}
+
+// Two ranks, so that each result is exact, or rounded once.
+TEST_F(NcclRanksTest, ReducesAllTypesInAllWays) {
+  run({.ranks = 2}, [](Rank& rank) {
+    constexpr std::size_t kCount = 3;
+    const auto check = [&]<typename T>(Dtype dtype, T /*of*/) {
+      for (const auto& [reduction, expected] :
+           std::map<Reduction, std::array<int, kCount>>{{Reduction::kSum, {2, 13, 20}},
+                                                        {Reduction::kAverage, {1, 6, 10}},
+                                                        {Reduction::kMin, {0, 4, 10}},
+                                                        {Reduction::kMax, {2, 9, 10}}}) {
+        const bool averages = reduction == Reduction::kAverage;
+        if (averages && std::is_integral_v<T>) continue;  // for floats only
+        const auto memory = rank.collective->allocate(kCount * sizeof(T));
+        auto* const values = reinterpret_cast<T*>(memory.get());
+        sim::run_on(rank.stream,
+                    [=, first = rank.rank == 0] {
+                      values[0] = static_cast<T>(first ? 0 : 2);
+                      values[1] = static_cast<T>(first ? 9 : 4);
+                      values[2] = static_cast<T>(10);
+                    },
+                    {values});
+        rank.collective->wait(rank.collective->launch({values, kCount, dtype}, reduction));
+        cudaStreamSynchronize(rank.stream);
+        for (std::size_t i = 0; i < kCount; ++i) {
+          const double half = averages && i == 1 ? 0.5 : 0;
+          EXPECT_EQ(static_cast<double>(values[i]), expected[i] + half)
+              << name_of(dtype) << ' ' << static_cast<int>(reduction) << ' ' << i;
+        }
+      }
+    };
+    check(Dtype::kFloat32, float{});
+    check(Dtype::kFloat64, double{});
+    check(Dtype::kFloat16, _Float16{});
+    check(Dtype::kInt32, std::int32_t{});
+    check(Dtype::kInt64, std::int64_t{});
+    check(Dtype::kInt8, std::int8_t{});
+    check(Dtype::kUInt8, std::uint8_t{});
   });
 }
 

@@ -42,11 +42,13 @@ void reset() {
   for (auto* fault :
        {&now.hang, &now.queries_hang, &now.revoke_hangs, &now.abort_hangs, &now.out_of_memory})
     *fault = false;
-  for (auto* count : {&now.revokes, &now.aborts, &now.aborts_before_a_revoke, &now.unformed_revokes,
-                      &now.destroys, &now.launches, &now.registered, &now.registrations,
-                      &now.left_registered, &now.blocks, &now.event_queries, &now.calls_at_once,
-                      &now.calls_before_settled, &now.wrong_device, &now.unsafe_calls,
-                      &now.captured_queries, &now.freed_under_work, &now.mixed_memory})
+  for (auto* count : {&now.revokes,          &now.aborts,        &now.aborts_before_a_revoke,
+                      &now.unformed_revokes, &now.destroys,      &now.communicators,
+                      &now.launches,         &now.registered,    &now.registrations,
+                      &now.left_registered,  &now.blocks,        &now.event_queries,
+                      &now.event_waits,      &now.calls_at_once, &now.calls_before_settled,
+                      &now.wrong_device,     &now.unsafe_calls,  &now.captured_queries,
+                      &now.freed_under_work, &now.mixed_memory})
     *count = 0;
 }
 
@@ -135,6 +137,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++waits_here;
+  ++controls().event_waits;
   std::shared_ptr<Mark> mark;
   if (const cudaError_t error = query(event_of(event), &mark); error != cudaSuccess) return error;
   if (mark != nullptr) mark->wait();

@@ -8,7 +8,7 @@
 //   communicator.
 // - A communicator is a non-blocking one. Its calls answer ncclInProgress, and put their kernel
 //   into the stream only when it has settled. It refuses calls before. A kernel of NCCL waits for
-//   its peers until it is aborted.
+//   its peers until it is aborted. The abort waits for the streams that its kernels are in.
 // - cudaFree waits for all streams of its GPU. ncclMemFree takes memory away at once.
 #pragma once
 
@@ -47,12 +47,14 @@ struct Controls {
   std::atomic<int> aborts_before_a_revoke = 0;
   std::atomic<int> unformed_revokes = 0;  // of communicators that not all ranks had joined
   std::atomic<int> destroys = 0;
+  std::atomic<int> communicators = 0;    // now
   std::atomic<int> launches = 0;         // of operations; calls alone
   std::atomic<int> registered = 0;       // now
   std::atomic<int> registrations = 0;    // ever
   std::atomic<int> left_registered = 0;  // when their communicator was destroyed
   std::atomic<int> blocks = 0;           // of GPU memory, now
   std::atomic<int> event_queries = 0;    // of all threads
+  std::atomic<int> event_waits = 0;      // of hosts
   std::atomic<int> calls_at_once = 0;    // calls on a communicator while another one ran
   std::atomic<int> calls_before_settled = 0;
   std::atomic<int> wrong_device = 0;      // what belongs to one GPU was used with another

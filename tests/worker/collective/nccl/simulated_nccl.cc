@@ -58,8 +58,8 @@ struct Piece {
 // The kernels own it, and outlive the communicator. Under Ranks::mutex.
 struct Kernels {
   bool ended = false;
-  int running = 0;
-  int graphs = 0;  // nodes of graphs
+  int launched = 0;  // and not over: in a stream, or running
+  int graphs = 0;    // nodes of graphs
   std::map<std::pair<int, int>, int> numbers{};
 };
 
@@ -199,7 +199,7 @@ void kernel(Ranks& all, Kernels& kernels, int rank, const std::vector<Piece>& pi
     if (open.empty()) break;
     all.moved.wait_for(lock, std::chrono::milliseconds(1));
   }
-  --kernels.running;
+  --kernels.launched;
   all.moved.notify_all();
 }
 
@@ -217,19 +217,23 @@ std::shared_ptr<void> node_of(ncclComm_t comm) {
 void put_in_stream(ncclComm_t comm, const std::vector<Piece>& pieces, cudaStream_t stream) {
   cudaStreamCaptureStatus status{};
   cudaStreamIsCapturing(stream, &status);
-  auto node = status == cudaStreamCaptureStatusNone ? nullptr : node_of(comm);
+  const bool captured = status != cudaStreamCaptureStatusNone;
+  auto node = captured ? node_of(comm) : nullptr;
   std::vector<const void*> touches;
   for (const Piece& piece : pieces) {
     touches.push_back(piece.part.from);
     touches.push_back(piece.part.to);
   }
-  const auto run = [all = comm->all, kernels = comm->kernels, rank = comm->rank, pieces, node] {
-    {
-      const std::lock_guard lock(all->mutex);
-      ++kernels->running;
-    }
+  const auto begin = [all = comm->all, kernels = comm->kernels] {
+    const std::lock_guard lock(all->mutex);
+    ++kernels->launched;
+  };
+  const auto run = [all = comm->all, kernels = comm->kernels, rank = comm->rank, pieces, node,
+                    captured, begin] {
+    if (captured) begin();
     kernel(*all, *kernels, rank, pieces);
   };
+  if (!captured) begin();
   run_on(stream, run, touches);
 }
 
@@ -296,10 +300,22 @@ ncclResult_t launch_for_all(ncclComm_t comm, const Part& part, cudaStream_t stre
 
 // Kernels that run end now, and those that come later do nothing.
 void end_kernels(ncclComm_t comm) {
-  std::unique_lock lock(comm->all->mutex);
+  const std::lock_guard lock(comm->all->mutex);
   comm->kernels->ended = true;
   comm->all->moved.notify_all();
-  comm->all->moved.wait(lock, [comm] { return comm->kernels->running == 0; });
+}
+
+// As an abort does: its stream waits for those of the launches. Then it waits for graphs, and to
+// free memory for all that the GPU does.
+void leave_streams(ncclComm_t comm) {
+  const bool formed = is_formed(comm);
+  {
+    std::unique_lock lock(comm->all->mutex);
+    comm->all->moved.wait(lock, [=] {
+      return comm->kernels->launched == 0 && (!formed || comm->kernels->graphs == 0);
+    });
+  }
+  wait_for_gpu(comm->gpu);
 }
 
 ncclResult_t revoke(ncclComm_t comm, int /*flags*/) {
@@ -380,6 +396,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   auto& all = ids()[std::string(id.internal, sizeof id.internal)];
   if (all == nullptr) all = std::make_shared<Ranks>();
   *comm = new ncclComm{.all = all, .rank = rank, .ranks = ranks, .gpu = this_gpu()};
+  ++controls().communicators;
   const std::lock_guard joining(all->mutex);
   ++all->joined;
   return ncclInProgress;
@@ -393,7 +410,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (!is_formed(comm)) return ncclSuccess;
   if (comm->finalized) {
     const std::lock_guard lock(comm->all->mutex);
-    if (comm->kernels->running > 0 || comm->kernels->graphs > 0) return ncclSuccess;
+    if (comm->kernels->launched > 0 || comm->kernels->graphs > 0) return ncclSuccess;
+  }
+  if (comm->revoked) {
+    const std::lock_guard lock(comm->all->mutex);
+    if (comm->kernels->launched > 0) return ncclSuccess;
   }
   if (!controls().settles && comm->looks_left > 0) return ncclSuccess;
   if (comm->looks_left > 0 && --comm->looks_left > 0) return ncclSuccess;
@@ -411,9 +432,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (!comm->revoked) ++controls().aborts_before_a_revoke;
   while (controls().abort_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   end_kernels(comm);
+  leave_streams(comm);
   controls().registered -= static_cast<int>(comm->registered.size());
   call.forget();
   delete comm;
+  --controls().communicators;
   return ncclSuccess;
 }
 
@@ -433,6 +456,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   controls().left_registered += static_cast<int>(comm->registered.size());
   call.forget();
   delete comm;
+  --controls().communicators;
   return ncclSuccess;
 }
 
@@ -465,6 +489,7 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
 
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
+  if (root < 0 || root >= comm->ranks) return ncclInvalidArgument;
   return launch_for_all(comm, {Part::Kind::kBroadcast, from, to, count, type, root}, stream);
 }
 
