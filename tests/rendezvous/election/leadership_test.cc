@@ -449,7 +449,7 @@ TEST_F(DaemonsTest, AnAnswerToALookIsIgnoredOnceTheKeyWasReadAnew) {
 
 TEST_F(DaemonsTest, TakesItsOwnKeyAgainAfterADoubt) {
   lead();
-  EXPECT_TRUE(after(kLength).starts_with("stop watching; step down: "));
+  EXPECT_TRUE(after(kLength).starts_with("stop watching; step down"));
   EXPECT_EQ(show(leadership.leader_lost(now)), "read");
   EXPECT_EQ(key_is(KeyHolder{"me", 10, 7}), "grant");
   EXPECT_EQ(granted(8), "take lease=8 if=10");
