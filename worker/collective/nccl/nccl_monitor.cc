@@ -20,7 +20,7 @@ namespace ddprun::worker {
 namespace {
 
 // Between two looks at the watcher.
-constexpr std::chrono::milliseconds kLongestPause{1'000};
+constexpr std::chrono::milliseconds kLongestLookPause{1'000};
 
 std::string reason_of(const Communicator& communicator) {
   try {
@@ -33,7 +33,8 @@ std::string reason_of(const Communicator& communicator) {
 
 void monitor(const MonitorOptions& options, Communicator& communicator, NcclWatcher& watcher) {
   pthread_setname_np(pthread_self(), "nccl_monitor");
-  const auto pause = std::min(kLongestPause, std::max(options.silence / 4, kLongestPause / 100));
+  const auto pause =
+      std::min(kLongestLookPause, std::max(options.silence / 4, kLongestLookPause / 100));
   while (!communicator.wait_for_failure_or_end(pause)) {
     const auto silence = watcher.silence();
     if (silence < options.silence) continue;
