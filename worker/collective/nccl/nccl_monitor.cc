@@ -31,6 +31,12 @@ std::string reason_of(const Communicator& communicator) {
   return {};
 }
 
+// Empty if it is not set.
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): the process ends
+  return value == nullptr ? "" : value;
+}
+
 void monitor(const MonitorOptions& options, Communicator& communicator, NcclWatcher& watcher) {
   pthread_setname_np(pthread_self(), "nccl_monitor");
   const auto pause =
@@ -68,13 +74,13 @@ void watch_over(const MonitorOptions& options, std::shared_ptr<Communicator> com
 // The error file has the form that torch/distributed/elastic/multiprocessing/errors of 2.11 writes.
 void end_process_with_records(int rank, const std::string& why, const std::string& flight_record) {
   log::error(why);
-  if (const char* path = std::getenv("TORCHELASTIC_ERROR_FILE"); path != nullptr && *path != 0) {
+  if (const std::string path = variable("TORCHELASTIC_ERROR_FILE"); !path.empty()) {
     const nlohmann::json text{
         {"message",
          {{"message", why}, {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}}}};
     write(path, text.dump());
   }
-  if (const char* path = std::getenv("TORCH_FR_DUMP_TEMP_FILE"); path != nullptr && *path != 0)
+  if (const std::string path = variable("TORCH_FR_DUMP_TEMP_FILE"); !path.empty())
     write(path + std::to_string(rank), flight_record);
   ::_exit(1);
 }
