@@ -72,6 +72,15 @@ std::shared_ptr<std::byte> NcclMemory::allocate(std::size_t bytes, cudaStream_t 
   return memory;
 }
 
+bool NcclMemory::is_registered(const Flat& flat) const {
+  const auto* data = static_cast<const std::byte*>(flat.data);
+  return registers_ && std::ranges::any_of(allocations_, [&](const Allocation& made) {
+           const auto memory = made.memory.lock();
+           return memory != nullptr && data < memory.get() + made.bytes &&
+                  memory.get() < data + flat.bytes();
+         });
+}
+
 std::shared_ptr<std::byte> NcclMemory::owner_of(const Flat& flat) const {
   const auto* data = static_cast<const std::byte*>(flat.data);
   for (const Allocation& made : allocations_) {

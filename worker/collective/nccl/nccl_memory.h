@@ -31,6 +31,12 @@ class NcclMemory {
   // Zeroed by `stream`, at least a byte. Throws CollectiveError.
   std::shared_ptr<std::byte> allocate(std::size_t bytes, cudaStream_t stream);
 
+  // Says whether NCCL has registered some of it.
+  bool is_registered(const Flat& flat) const;
+
+  // As allocate(), but not registered, and not cleared.
+  std::shared_ptr<std::byte> plain(std::size_t bytes) const;
+
   // The memory from allocate() that holds all of `flat`. Throws CollectiveError where there is
   // none.
   std::shared_ptr<std::byte> owner_of(const Flat& flat) const;
@@ -42,7 +48,6 @@ class NcclMemory {
     std::size_t bytes;
   };
 
-  std::shared_ptr<std::byte> plain(std::size_t bytes) const;
   std::shared_ptr<std::byte> registered(std::size_t bytes) const;
 
   std::shared_ptr<Communicator> communicator_;

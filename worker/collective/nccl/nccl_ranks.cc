@@ -139,7 +139,7 @@ void NcclRanks::let_go() {
 bool NcclRanks::capturing() const { return is_captured(parts_.streams.current()); }
 
 void NcclRanks::refuse_in_a_capture(const char* what) const {
-  if (!capturing()) return;
+  if (!capturing() && !is_captured(stream_)) return;
   throw CollectiveError(fmt::format(
       "rank {}: {} while its stream is captured: a graph cannot hold it. Call it before "
       "the capture",
@@ -159,14 +159,17 @@ void NcclRanks::put_in_stream(NcclWatcher::Work& work,
   }
 }
 
-// Our stream waits for what the program's stream holds: kernels that write the gradients.
+// Our stream waits for what the program's stream holds: kernels that write the gradients. `after`
+// puts into the stream what follows.
 NcclRanks::Work NcclRanks::launch_operation(std::uint32_t operation, const char* doing,
-                                            const Communicator::Call& call) {
+                                            const Communicator::Call& call,
+                                            const std::function<void()>& after) {
   auto work = watcher_->watch(operation, Part::kEnds);
   put_in_stream(*work, [&] {
     std::optional<Event> ready(parts_.streams.current());
     ready->hold(stream_);
     communicator_->run(doing, call);
+    if (after) after();
     return ready;
   });
   return work;
@@ -188,12 +191,14 @@ Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& 
 }
 
 // The current stream goes on when it is done; the host at once.
-void NcclRanks::do_in_order(const std::function<std::uint32_t()>& begin, const char* doing,
-                            const Communicator::Call& call) {
-  const OnGpu here(job().local_rank);
+void NcclRanks::do_in_order(const Transfer& transfer, std::size_t bytes,
+                            const Communicator::Call& call, const std::function<void()>& after) {
   check();
-  if (capturing()) return capture_operation(doing, call, nullptr).hold(parts_.streams.current());
-  const auto work = launch_operation(begin(), doing, call);
+  if (capturing())
+    return capture_operation(transfer.doing, call, nullptr).hold(parts_.streams.current());
+  refuse_in_a_capture("a transfer of another stream");
+  const auto operation = watcher_->begin(transfer.kind, bytes, Dtype::kUInt8, transfer.peer);
+  const auto work = launch_operation(operation, transfer.doing, call, after);
   work->done().hold(parts_.streams.current());
 }
 
@@ -217,6 +222,7 @@ Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
     sums_.push_back({++launched_, nullptr, nullptr, std::move(captured)});
     return launched_;
   }
+  refuse_in_a_capture("a sum of another stream");
   // Beyond a thousand or so the launch itself would block, while it holds the communicator.
   if (sums_.size() >= kLaunchedMax) {
     watcher_->wait(*sums_.front().work);
@@ -265,32 +271,59 @@ void NcclRanks::wait(Ticket ticket) {
   last.done().hold(parts_.streams.current());
 }
 
+// NCCL takes no mixture of registered and plain memory in a call (its guide, "User Buffer
+// Registration"). Here each rank gives what it has. So registered memory travels as a plain copy.
+void NcclRanks::transfer(const Flat& flat, const Transfer& transfer, const TransferCall& call) {
+  const OnGpu here(job().local_rank);
+  const std::size_t bytes = flat.bytes();
+  if (!memory_.is_registered(flat)) {
+    return do_in_order(transfer, bytes,
+                       [&](ncclComm_t comm) { return call(flat.data, bytes, comm); });
+  }
+  check();
+  refuse_in_a_capture("a transfer of memory from allocate()");
+  const auto copy = memory_.plain(bytes);
+  const auto move = [&](void* to, const void* from) {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_),
+               "copy on the GPU");
+  };
+  const auto send_copy = [&](ncclComm_t comm) {
+    if (transfer.reads) move(copy.get(), flat.data);
+    return call(copy.get(), bytes, comm);
+  };
+  const auto take_copy = [&] {
+    if (transfer.writes) move(flat.data, copy.get());
+  };
+  do_in_order(transfer, bytes, send_copy, take_copy);
+}
+
 void NcclRanks::broadcast(Flat flat, int root) {
-  do_in_order([&] { return watcher_->begin(OperationKind::kBroadcast, flat.bytes()); }, "broadcast",
-              [&](ncclComm_t comm) {
-                return ncclBroadcast(flat.data, flat.data, flat.bytes(), ncclUint8, root, comm,
-                                     stream_);
-              });
+  const bool is_root = root == job().rank;
+  transfer(flat,
+           {.kind = OperationKind::kBroadcast,
+            .doing = "broadcast",
+            .reads = is_root,
+            .writes = !is_root},
+           [&](void* data, std::size_t bytes, ncclComm_t comm) {
+             return ncclBroadcast(data, data, bytes, ncclUint8, root, comm, stream_);
+           });
 }
 
 void NcclRanks::send(Flat flat, int to) {
   other_rank(to);
-  do_in_order(
-      [&] { return watcher_->begin(OperationKind::kSend, flat.bytes(), Dtype::kUInt8, to); },
-      "send",
-      [&](ncclComm_t comm) {
-        return ncclSend(flat.data, flat.bytes(), ncclUint8, to, comm, stream_);
-      });
+  transfer(flat, {.kind = OperationKind::kSend, .doing = "send", .peer = to, .reads = true},
+           [&](void* data, std::size_t bytes, ncclComm_t comm) {
+             return ncclSend(data, bytes, ncclUint8, to, comm, stream_);
+           });
 }
 
 void NcclRanks::receive(Flat flat, int from) {
   other_rank(from);
-  do_in_order(
-      [&] { return watcher_->begin(OperationKind::kReceive, flat.bytes(), Dtype::kUInt8, from); },
-      "receive",
-      [&](ncclComm_t comm) {
-        return ncclRecv(flat.data, flat.bytes(), ncclUint8, from, comm, stream_);
-      });
+  transfer(flat,
+           {.kind = OperationKind::kReceive, .doing = "receive", .peer = from, .writes = true},
+           [&](void* data, std::size_t bytes, ncclComm_t comm) {
+             return ncclRecv(data, bytes, ncclUint8, from, comm, stream_);
+           });
 }
 
 std::unique_ptr<Collective> NcclRanks::split(int color, int key) {

@@ -80,6 +80,15 @@ class NcclRanks final : public Collective {
 
     const Event& done() const { return captured ? *captured : work->done(); }
   };
+  // A broadcast, send or receive of bytes, as this rank takes part in it.
+  struct Transfer {
+    OperationKind kind;
+    const char* doing;
+    int peer = -1;
+    bool reads = false;   // its memory
+    bool writes = false;  // its memory
+  };
+  using TransferCall = std::function<ncclResult_t(void* data, std::size_t bytes, ncclComm_t comm)>;
   using Work = std::shared_ptr<NcclWatcher::Work>;
   using Part = NcclWatcher::Part;
 
@@ -87,11 +96,13 @@ class NcclRanks final : public Collective {
   Ticket launch(const Flat& flat, const LaunchRequest& request);
   ncclResult_t call(const Flat& flat, const LaunchRequest& request, ncclComm_t comm) const;
   void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
-  Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call);
+  Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call,
+                        const std::function<void()>& after = {});
   Event capture_operation(const char* doing, const Communicator::Call& call,
                           std::shared_ptr<std::byte> memory);
-  void do_in_order(const std::function<std::uint32_t()>& begin, const char* doing,
-                   const Communicator::Call& call);
+  void transfer(const Flat& flat, const Transfer& transfer, const TransferCall& call);
+  void do_in_order(const Transfer& transfer, std::size_t bytes, const Communicator::Call& call,
+                   const std::function<void()>& after = {});
   bool capturing() const;
   void refuse_in_a_capture(const char* what) const;
   std::vector<std::byte> gather_equal(std::span<const std::byte> mine, const Work& work);

@@ -68,10 +68,12 @@ TEST_F(NcclGraphs, ACaptureGoesOnWhileASumIsUnderWay) {
 TEST_F(NcclGraphs, ASumIsCapturedAndRunsAgain) {
   run({.ranks = 2}, [](Rank& rank) {
     const auto memory = rank.filled(4, 1);
+    void* plain = nullptr;
+    cudaMalloc(&plain, 4);
     rank.collective->barrier();
     const Graph graph(rank.stream, [&] {
       rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
-      rank.collective->broadcast(floats(memory, 4), 1);
+      rank.collective->broadcast({plain, 4, Dtype::kUInt8}, 1);
     });
     rank.collective->barrier();
     EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, 1));
@@ -81,6 +83,7 @@ TEST_F(NcclGraphs, ASumIsCapturedAndRunsAgain) {
       rank.collective->check();
       rank.collective->barrier();
     }
+    cudaFree(plain);
   });
 }
 
@@ -136,9 +139,12 @@ TEST_F(NcclGraphs, WaitsOfTheHostAreRefusedInACapture) {
     const Ticket under_way = rank.collective->launch_sum(floats(memory, 4));
     const Graph graph(rank.stream, [&] {
       const std::vector<std::function<void()>> calls{
-          [&] { rank.collective->barrier(); }, [&] { rank.collective->all_gather_bytes({}); },
-          [&] { rank.collective->allocate(64); }, [&] { rank.collective->split(0, 0); },
-          [&] { rank.collective->wait(under_way); }};
+          [&] { rank.collective->barrier(); },
+          [&] { rank.collective->all_gather_bytes({}); },
+          [&] { rank.collective->allocate(64); },
+          [&] { rank.collective->split(0, 0); },
+          [&] { rank.collective->wait(under_way); },
+          [&] { rank.collective->broadcast(floats(memory, 4), 0); }};
       for (const auto& call : calls) {
         const std::string why = message_of(call);
         EXPECT_NE(why.find("while its stream is captured"), std::string::npos) << why;
@@ -146,6 +152,29 @@ TEST_F(NcclGraphs, WaitsOfTheHostAreRefusedInACapture) {
     });
     sim::controls().hang = false;
     rank.collective->wait(under_way);
+    rank.collective->barrier();
+  });
+}
+
+// Our stream is part of the capture until it ends. Work of others would break it.
+TEST_F(NcclGraphs, AnotherStreamOfTheProgramIsRefusedMeanwhile) {
+  run({}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 1);
+    const cudaStream_t captured = rank.stream;
+    const cudaStream_t other = sim::new_stream();
+    rank.collective->barrier();
+    const Graph graph(captured, [&] {
+      rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+      *rank.current = other;
+      const std::vector<std::function<void()>> calls{
+          [&] { rank.collective->barrier(); },
+          [&] { rank.collective->launch_sum(floats(memory, 4)); }};
+      for (const auto& call : calls) {
+        const std::string why = message_of(call);
+        EXPECT_NE(why.find("while its stream is captured"), std::string::npos) << why;
+      }
+      *rank.current = captured;
+    });
     rank.collective->barrier();
   });
 }

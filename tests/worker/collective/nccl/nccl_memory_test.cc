@@ -1,6 +1,7 @@
 // When memory of the NCCL collective goes, and where it lies, on a simulated GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 
@@ -110,6 +111,44 @@ TEST_F(NcclMemoryTest, IsOnTheGpuOfTheJobWhateverTheThreadsDevice) {
     rank.collective.reset();
     cudaGetDevice(&device);
     EXPECT_EQ(device, kOther);
+  });
+}
+
+// NCCL forbids it in one call. A broadcast takes any memory, and each rank chooses its own.
+TEST_F(NcclMemoryTest, RegisteredMemoryMeetsPlainMemoryOfAnotherRank) {
+  run({.ranks = 2}, [](Rank& rank) {
+    void* plain = nullptr;
+    cudaMalloc(&plain, 16);
+    const auto memory = rank.filled(4, static_cast<float>(rank.rank + 1));
+    auto& ranks = *rank.collective;
+    const auto fill = [&](float value) {
+      sim::run_on(rank.stream, [=] { std::fill_n(static_cast<float*>(plain), 4, value); }, {plain});
+    };
+    const auto read = [&] {
+      cudaStreamSynchronize(rank.stream);
+      return std::vector<float>(static_cast<float*>(plain), static_cast<float*>(plain) + 4);
+    };
+    fill(5);
+    const Flat unregistered{plain, 4, Dtype::kFloat32};
+    ranks.broadcast(rank.rank == 0 ? floats(memory, 4) : unregistered, 0);
+    if (rank.rank == 1) {
+      EXPECT_EQ(read(), std::vector<float>(4, 1));
+      fill(7);
+    }
+    ranks.broadcast(rank.rank == 0 ? floats(memory, 4) : unregistered, 1);
+    if (rank.rank == 0) {
+      EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, 7));
+      ranks.send(floats(memory, 4), 1);
+      ranks.receive(floats(memory, 4), 1);
+      EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, 9));
+    } else {
+      ranks.receive(unregistered, 0);
+      EXPECT_EQ(read(), std::vector<float>(4, 7));
+      fill(9);
+      ranks.send(unregistered, 0);
+    }
+    ranks.barrier();
+    cudaFree(plain);
   });
 }
 

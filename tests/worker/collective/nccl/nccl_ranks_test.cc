@@ -96,6 +96,8 @@ TEST_F(NcclRanksTest, ReducesAllTypesInAllWays) {
 TEST_F(NcclRanksTest, AStepOfManySumsMakesNoHostWait) {
   run({.ranks = 2}, [](Rank& rank) {
     const auto memory = rank.collective->allocate(std::size_t{16} << 10);
+    void* plain = nullptr;
+    cudaMalloc(&plain, 16);
     const auto before = sim::host_waits();
     for (int step = 0; step < 20; ++step) {
       Ticket last = 0;
@@ -104,11 +106,12 @@ TEST_F(NcclRanksTest, AStepOfManySumsMakesNoHostWait) {
         rank.collective->progress();
       }
       rank.collective->wait(last);
-      rank.collective->broadcast(floats(memory, 16), 0);
+      rank.collective->broadcast({plain, 16, Dtype::kUInt8}, 0);
       rank.collective->check();
       rank.collective->barrier();
     }
     EXPECT_EQ(sim::host_waits(), before);
+    cudaFree(plain);
   });
 }
 

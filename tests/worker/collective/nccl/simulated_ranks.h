@@ -69,6 +69,7 @@ class SimulatedGpu : public ::testing::Test {
     int rank;
     cudaStream_t stream;  // the program's
     std::unique_ptr<Collective> collective;
+    std::shared_ptr<cudaStream_t> current;  // the stream that the collective is told
 
     // The collective's memory, with this rank's values, which the program's stream writes.
     std::shared_ptr<std::byte> filled(std::size_t count, float value) const {
@@ -109,19 +110,20 @@ class SimulatedGpu : public ::testing::Test {
                            const std::shared_ptr<SharedTexts>& texts) {
     cudaSetDevice(rank);
     cudaStream_t stream = sim::new_stream();
+    const auto current = std::make_shared<cudaStream_t>(stream);
     const NcclParts parts{.job = {.rank = rank,
                                   .ranks = options.ranks,
                                   .local_rank = rank,
                                   .timeout = options.timeout,
                                   .last_ticket = options.last_ticket},
-                          .streams = {.make = sim::new_stream, .current = [=] { return stream; }},
+                          .streams = {.make = sim::new_stream, .current = [=] { return *current; }},
                           .optional = options.optional(rank),
                           .limits = options.limits,
                           .end_process = options.end_process};
     auto board = options.board ? std::make_unique<MemoryBoard>(texts, rank) : nullptr;
     auto joined = join_nccl_on(parts, exchange, std::move(board));
     if (!joined) return joined.error();
-    return Rank{rank, stream, std::move(*joined)};
+    return Rank{rank, stream, std::move(*joined), current};
   }
 
   static void run(const Options& options, const std::function<void(Rank&)>& body) {
