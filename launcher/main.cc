@@ -94,7 +94,7 @@ struct Machine {
 
 Examination examine(const Options& options, const std::string& script, const Machine& machine) {
   const NodeQuestion question =
-      node_question(options, script, machine.env, machine.host.gpu_count());
+      node_question(options, script, machine.env, machine.host.accelerators());
   return examine_node(question, real_command_facts(machine.env), machine.begin + kNodeLimit);
 }
 

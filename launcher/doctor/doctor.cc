@@ -95,10 +95,9 @@ std::optional<Result<DoctorCall>> doctor_call(const Options& options, const Comm
 }
 
 NodeQuestion node_question(const Options& options, const std::string& script, const EnvLookup& env,
-                           int gpus) {
+                           const Accelerators& accelerators) {
   NodeQuestion question{.workers = options.workers_per_node,
                         .nodes = options.nodes.max,
-                        .gpus = gpus,
                         .mode = options.mode,
                         .script = options.mode == Mode::kModule ? std::string() : script,
                         .served_port = served_port(options),
@@ -107,6 +106,12 @@ NodeQuestion node_question(const Options& options, const std::string& script, co
                         .quota = cpu_quota("/"),
                         .allowed_cpus = std::max(1, static_cast<int>(allowed_cpus().size())),
                         .variables = network_variables(env)};
+  for (const AcceleratorCount& one : accelerators) {
+    if (one.kind == AcceleratorKind::kNvidia)
+      question.gpus = one.visible;
+    else
+      question.others.push_back(one);
+  }
   // etcd's endpoint is a list, and is asked as a whole when the job starts.
   if (options.rendezvous != Rendezvous::kLocal && options.rendezvous != Rendezvous::kEtcd)
     question.endpoint_host = options.endpoint.host;

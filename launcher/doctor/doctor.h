@@ -33,9 +33,10 @@ struct DoctorCall {
 std::optional<Result<DoctorCall>> doctor_call(const Options& options, const CommandFacts& files,
                                               std::chrono::steady_clock::time_point end);
 
-// Returns the question about this node. `script`: as in DoctorCall. `gpus`: HostFacts::gpu_count.
+// Returns the question about this node. `script`: as in DoctorCall. `accelerators`: of
+// HostFacts.
 NodeQuestion node_question(const Options& options, const std::string& script, const EnvLookup& env,
-                           int gpus);
+                           const Accelerators& accelerators);
 
 // Examines the node. A question that is not answered by `end` is reported as such.
 Examination examine_node(const NodeQuestion& question, const CommandFacts& files,

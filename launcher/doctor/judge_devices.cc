@@ -133,9 +133,30 @@ void judge_answers(const NodeQuestion& question, const GpuFacts& gpus, Findings&
                    fmt::format("`--nproc-per-node={}`", question.gpus)});
 }
 
-}  // namespace
+// A kind that has no query program here: what the launcher counts of it.
+void judge_other(const NodeQuestion& question, const AcceleratorCount& one, Findings& found) {
+  const std::string what(plural_of(one.kind));
+  if (one.is_integrated && one.visible > 0) {
+    found.push_back({Level::kOk, what, fmt::format("{}, integrated", one.visible)});
+  } else if (one.kind == AcceleratorKind::kUncounted) {
+    found.push_back({Level::kOk, what, one.why_none});
+  } else if (one.visible == 0) {
+    found.push_back({Level::kWarning, what, one.why_none,
+                     "unset that variable, or let this user open the file; fine for a job "
+                     "without them"});
+  } else if (question.workers > one.visible) {
+    const std::string count = one.visible < one.here
+                                  ? fmt::format("{} of {}", one.visible, one.here)
+                                  : std::to_string(one.visible);
+    found.push_back({Level::kWarning, what,
+                     fmt::format("{} for {} workers", count, question.workers),
+                     fmt::format("`--nproc-per-node={}`", one.visible)});
+  } else {
+    found.push_back({Level::kOk, what, std::to_string(one.visible)});
+  }
+}
 
-void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
+void judge_nvidia(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
   if (!facts.gpus) {
     found.push_back({Level::kWarning, "GPUs", "the driver does not answer in time",
                      "run `nvidia-smi` by hand"});
@@ -143,10 +164,7 @@ void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& 
   }
   const GpuFacts& gpus = *facts.gpus;
   const int here = std::max(gpus.listed, question.gpus);
-  if (here == 0) {
-    found.push_back({Level::kOk, "GPUs", "none"});
-    return;
-  }
+  if (here == 0) return;
   if (question.gpus == 0) {
     found.push_back({Level::kWarning, "GPUs",
                      fmt::format("{} here, and CUDA_VISIBLE_DEVICES hides all of them", here),
@@ -165,6 +183,15 @@ void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& 
     found.push_back({Level::kWarning, "GPUs",
                      fmt::format("torch {} is built without CUDA", facts.python->torch),
                      "`pip install torch` from an index with CUDA"});
+}
+
+}  // namespace
+
+void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
+  const std::size_t before = found.size();
+  judge_nvidia(question, facts, found);
+  for (const AcceleratorCount& one : question.others) judge_other(question, one, found);
+  if (found.size() == before) found.push_back({Level::kOk, "GPUs", "none"});
 }
 
 namespace {

@@ -6,6 +6,7 @@
 
 namespace ddprun::launcher {
 
+// NVIDIA's GPUs, then the accelerators of other kinds. Without any, one line says so.
 void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& found);
 
 // NCCL_* and GLOO_* that name nothing that is there, or switch off what is.

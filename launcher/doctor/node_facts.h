@@ -15,11 +15,12 @@ namespace ddprun::launcher {
 // The job that shall run here, as far as it matters.
 struct NodeQuestion {
   int workers = 1;
-  int nodes = 1;                // the most of the job
-  int gpus = 0;                 // that the launcher counts: those of a container, and not hidden
-  Mode mode = Mode::kScript;    // what `script` is
-  std::string script{};         // path, or name on PATH; empty: not named, or a module
-  std::string endpoint_host{};  // of the rendezvous, where it is another host's name
+  int nodes = 1;          // the most of the job
+  int gpus = 0;           // NVIDIA's that the launcher counts: those of a container, and not hidden
+  Accelerators others{};  // of other kinds, as the launcher counts them
+  Mode mode = Mode::kScript;        // what `script` is
+  std::string script{};             // path, or name on PATH; empty: not named, or a module
+  std::string endpoint_host{};      // of the rendezvous, where it is another host's name
   std::uint16_t endpoint_port = 0;  // 0: none is asked for an answer
   bool may_serve_endpoint = true;   // where that is this node; else another program is there
   std::uint16_t served_port = 0;    // that this node must be able to bind; 0: any

@@ -272,6 +272,7 @@ Result<Command> bind_to_cpus(Command command, const Options& options, const Numa
       plan_numa(options.numa_binding.value_or(NumaMode::kNode), numa, options.workers_per_node);
   if (!plan) return missing(flag, plan.error().message());
   command.numactl = *std::move(numactl);
+  command.needs_pci_order = !numa.gpus_are_alike;
   for (const auto& cpus : *plan) command.cpus.push_back(number_ranges(cpus));
   return command;
 }

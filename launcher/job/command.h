@@ -72,6 +72,7 @@ struct Command {
   std::string entry;                // what the failure report calls it, as torchrun does
   std::string numactl{};            // path of numactl if workers are bound to CPUs; else empty
   std::vector<std::string> cpus{};  // with numactl: one list of CPUs for each local rank, "0-3,8"
+  bool needs_pci_order = false;     // workers must number their GPUs by PCI address
 
   bool runs_python = false;  // `file` is a Python that we have chosen
 
@@ -101,7 +102,8 @@ std::string torch_advice(const CommandFacts& facts);
 Result<Command> build_command(const Options& options, const CommandFacts& facts);
 
 // --numa-binding: puts numactl in front of each worker's command. Call it only if
-// options.numa_binding is set. Errors as above: numactl is not on PATH, or those of plan_numa().
+// options.numa_binding is set. GPUs of unlike models need PCI order: a worker's CPUs are near the
+// GPU of that number. Errors as above: numactl is not on PATH, or those of plan_numa().
 Result<Command> bind_to_cpus(Command command, const Options& options, const NumaFacts& numa,
                              const CommandFacts& facts);
 

@@ -13,13 +13,11 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <set>
 #include <system_error>
 
 #include "base/allowed_cpus.h"
 #include "base/random_number.h"
-#include "launcher/job/numa_sysfs.h"
-#include "launcher/options/flag_values.h"
+#include "launcher/job/accelerators.h"
 #include "launcher/scheduler/cpu_quota.h"
 #include "launcher/scheduler/run_child.h"
 #include "launcher/scheduler/start_mark.h"
@@ -31,34 +29,6 @@ namespace fs = std::filesystem;
 
 // As much as the kernel reads to find a `#!` line (BINPRM_BUF_SIZE).
 constexpr std::size_t kHeadBytes = 256;
-
-// False for an empty text.
-bool all_digits(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-// Entries of `folder` for which `counts` is true; 0 if there is no such folder.
-template <typename Predicate>
-int count_entries(const char* folder, Predicate counts) {
-  std::error_code error;
-  int found = 0;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (counts(entry->path().filename().string())) ++found;
-  }
-  return found;
-}
-
-// GPUs of this node, without CUDA, which ddprun does not link. Device files go first. A container
-// sees all of the machine's GPUs in /proc, but device files only for its own. If there are none,
-// the driver's list counts.
-int device_count() {
-  const int listed = count_entries("/proc/driver/nvidia/gpus", [](const auto&) { return true; });
-  const int nodes = count_entries("/dev", [](const std::string& name) {
-    return name.starts_with("nvidia") && all_digits(std::string_view(name).substr(6));
-  });
-  return nodes > 0 ? nodes : listed;
-}
 
 // All processors of the machine that are online, as torchrun 2.11 counts for `cpu`. 2.15 counts
 // those of the affinity mask. The older rule stays while 2.11 is the release that we stand in for.
@@ -280,36 +250,16 @@ std::vector<PythonPlace> users_pythons(const EnvLookup& env, const std::string& 
 
 }  // namespace
 
-int visible_gpu_count(int device_count, const std::optional<std::string>& visible) {
-  if (!visible) return device_count;
-  std::set<std::string> seen;
-  std::string_view rest = *visible;
-  while (!rest.empty()) {
-    const auto end = std::min(rest.find(','), rest.size());
-    std::string entry(rest.substr(0, end));
-    std::erase(entry, ' ');
-    const bool by_id = entry.starts_with("GPU-") || entry.starts_with("MIG-");
-    // An entry that is no number, or too large for one, is no device.
-    const int index = all_digits(entry) ? parse_int(entry).value_or(device_count) : device_count;
-    if (!by_id && index >= device_count) break;
-    // CUDA takes a list that names a device twice for an empty one; 0 and 00 are one device.
-    if (!seen.insert(by_id ? entry : std::to_string(index)).second) return 0;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return static_cast<int>(seen.size());
-}
-
 HostFacts real_host_facts(const EnvLookup& env) {
-  return {
-      .cpu_count = cpu_count,
-      .gpu_count = [env] { return visible_gpu_count(device_count(), env("CUDA_VISIBLE_DEVICES")); },
-      .make_run_id = make_uuid,
-      .allowed_cpu_count = allowed_cpu_count,
-      .scheduler_inputs = {.read_file = read_node_file,
-                           .full_host_name = full_host_name,
-                           .slurm_step_above = slurm_step_above,
-                           .is_typed_at_terminal = is_typed_at_terminal},
-      .ask = [](const std::vector<std::string>& words) { return run_program(words); }};
+  return {.cpu_count = cpu_count,
+          .accelerators = [env] { return count_accelerators("/", env); },
+          .make_run_id = make_uuid,
+          .allowed_cpu_count = allowed_cpu_count,
+          .scheduler_inputs = {.read_file = read_node_file,
+                               .full_host_name = full_host_name,
+                               .slurm_step_above = slurm_step_above,
+                               .is_typed_at_terminal = is_typed_at_terminal},
+          .ask = [](const std::vector<std::string>& words) { return run_program(words); }};
 }
 
 CommandFacts real_command_facts(const EnvLookup& env) {

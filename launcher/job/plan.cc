@@ -188,6 +188,9 @@ Plan make_plan(const Options& options, const Command& command, Inheritance inher
   // torchrun sets this too: a collective that hangs then ends its worker with an error.
   if (!has(agent.base_env, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
     agent.base_env.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
+  // CUDA's own order begins with the fastest GPU. A user's choice stays.
+  if (command.needs_pci_order && !has(agent.base_env, "CUDA_DEVICE_ORDER"))
+    agent.base_env.emplace_back("CUDA_DEVICE_ORDER=PCI_BUS_ID");
   if (options.quiet) plan.notices.clear();
   return plan;
 }

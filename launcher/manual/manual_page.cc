@@ -70,7 +70,9 @@ constexpr std::array kVariables = {
           "SLURM_CPUS_PER_TASK, else 1 if there are several."},
     Entry{"DDPRUN_DEADLINE",
           "Set for each worker if Slurm says when it ends the job, in seconds after 1970."},
-    Entry{"CUDA_VISIBLE_DEVICES", "The GPUs that --nproc-per-node=gpu and auto count."},
+    Entry{"CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ZE_AFFINITY_MASK, "
+          "ONEAPI_DEVICE_SELECTOR, ASCEND_RT_VISIBLE_DEVICES, HABANA_VISIBLE_MODULES",
+          "The devices that --nproc-per-node counts by its words gpu, auto, xpu, npu and hpu."},
     Entry{"TORCHELASTIC_ERROR_FILE",
           "The file to which the error of the worker that failed first is copied."},
     Entry{"RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT",

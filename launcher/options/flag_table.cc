@@ -20,8 +20,8 @@ constexpr bool kNoPet = false;
 // clang-format off
 constexpr std::array kTable = {
   Flag{FlagId::kNnodes, "nnodes", 0, kValue, kTorchrun, kPet, "1:1", "N", "number of nodes"},
-  Flag{FlagId::kNprocPerNode, "nproc-per-node", 0, kValue, kTorchrun, kPet, "1", "N|cpu|gpu|auto",
-       "workers on this node"},
+  Flag{FlagId::kNprocPerNode, "nproc-per-node", 0, kValue, kTorchrun, kPet, "1",
+       "N|cpu|gpu|auto|xpu|npu|hpu", "workers on this node"},
   Flag{FlagId::kStandalone, "standalone", 0, kSwitch, kTorchrun, kPet, "0", "",
        "one node, any free port, an id of its own"},
   Flag{FlagId::kRdzvBackend, "rdzv-backend", 0, kValue, kTorchrun, kPet, "static",

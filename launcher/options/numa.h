@@ -33,6 +33,9 @@ struct Cpu {
 struct NumaFacts {
   std::vector<Cpu> cpus;       // ascending by number
   std::vector<int> gpu_nodes;  // NUMA node of each visible GPU, in CUDA's order
+  // All GPUs of the node are of one model. Else CUDA's own order begins with the fastest, and is
+  // not that of the PCI addresses.
+  bool gpus_are_alike = true;
 };
 
 // `node`, `socket`, `exclusive` or `core-complex`.

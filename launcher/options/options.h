@@ -16,6 +16,7 @@
 
 #include "agent/core/config.h"
 #include "base/log.h"
+#include "launcher/options/accelerators.h"
 #include "launcher/options/flag_values.h"
 #include "launcher/options/numa.h"
 #include "launcher/scheduler/deadlines.h"
@@ -118,8 +119,8 @@ struct UsageError {
 // The questions of parse() about this machine, each asked only if a flag needs it, and ddprun's own
 // name.
 struct HostFacts {
-  std::function<int()> cpu_count;  // of the machine, for `cpu`
-  std::function<int()> gpu_count;  // visible CUDA devices, for `gpu` and `auto`
+  std::function<int()> cpu_count;              // of the machine, for `cpu`
+  std::function<Accelerators()> accelerators;  // for `gpu`, `auto`, `xpu`, `npu` and `hpu`
   // A fresh UUID, for --standalone and for one node with an empty id.
   std::function<std::string()> make_run_id;
   // The name that ddprun was called by. Under kLaunchName scripts get --local-rank unless --use-env

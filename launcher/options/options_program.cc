@@ -60,22 +60,31 @@ int workers_by_cpu(const ParseContext& context) {
   return std::clamp(count(), 1, kMaxWorkersPerNode);
 }
 
-// One worker for each visible GPU. With `auto` and no GPU, one for each CPU.
-int workers_by_gpu(ParseContext& context, bool or_cpus) {
-  const int gpus = context.host.gpu_count();
-  if (gpus > 0) return gpus;
-  if (or_cpus) return workers_by_cpu(context);
-  context.fail(FlagId::kNprocPerNode, 1, "no GPU is visible on this node");
+// One worker for each visible device. With `auto` and no device, one for each CPU. Device files
+// that are there and do not count are told of: their user expects a worker for each.
+int workers_by_devices(ParseContext& context, const std::string& word) {
+  const auto found = workers_by_accelerator(context.host.accelerators(), word,
+                                            context.given.is_on(FlagId::kVirtualLocalRank));
+  if (found.workers > 0) return std::min(found.workers, kMaxWorkersPerNode);
+  if (word == "auto") {
+    if (!found.why_none.empty())
+      context.warn(fmt::format("--nproc-per-node=auto counts the CPUs: {}", found.why_none));
+    return workers_by_cpu(context);
+  }
+  context.fail(FlagId::kNprocPerNode, 1,
+               fmt::format("no {} is visible on this node{}{}", sought_by(word),
+                           found.why_none.empty() ? "" : ": ", found.why_none));
   return 1;
 }
 
 int workers_per_node(ParseContext& context) {
   const std::string text = context.given.text(FlagId::kNprocPerNode);
   if (text == "cpu") return workers_by_cpu(context);
-  if (text == "gpu" || text == "auto") return workers_by_gpu(context, text == "auto");
+  if (is_accelerator_word(text)) return workers_by_devices(context, text);
   const auto count = parse_int(text);
   if (!count || *count <= 0) {
-    context.fail(FlagId::kNprocPerNode, 1, "expected a number above 0, cpu, gpu or auto");
+    context.fail(FlagId::kNprocPerNode, 1,
+                 "expected a number above 0, cpu, gpu, auto, xpu, npu or hpu");
     return 1;
   }
   if (*count > kMaxWorkersPerNode) {

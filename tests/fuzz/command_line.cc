@@ -121,7 +121,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   };
   const HostFacts host{
       .cpu_count = [] { return 8; },
-      .gpu_count = [] { return 2; },
+      .accelerators =
+          [] {
+            return Accelerators{{AcceleratorKind::kNvidia, 2, 2, 2}};
+          },
       .make_run_id = [] { return std::string("an-id"); },
       .called =
           line.variables.contains("LAUNCH") ? std::string(kLaunchName) : std::string(kProgramName),

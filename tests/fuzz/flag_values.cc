@@ -12,7 +12,7 @@
 #include "base/allowed_cpus.h"
 #include "base/assert.h"
 #include "launcher/job/command.h"
-#include "launcher/job/host_facts.h"
+#include "launcher/job/visible_devices.h"
 #include "launcher/options/numa.h"
 #include "launcher/options/signal_values.h"
 #include "proto/worker_env.h"
@@ -96,14 +96,30 @@ void read_signals(std::string_view text) {
     for (const auto& [from, to] : *map) DDPRUN_ASSERT(0 < from && from < 65 && 0 < to && to < 65);
 }
 
+void read_devices(std::string_view text) {
+  using Uuids = std::vector<std::string>;
+  for (const Uuids& uuids : {Uuids{}, Uuids{"GPU-1", ""}, Uuids{"GPU-12", "GPU-13", "GPU-2"}}) {
+    const CudaDevices cuda = visible_to_cuda(uuids, text);
+    DDPRUN_ASSERT(cuda.instances >= 0 && (cuda.instances == 0 || cuda.gpus.empty()));
+    for (const auto& devices :
+         {cuda.gpus, visible_to_rocr(uuids, text), visible_to_hip(uuids, text)}) {
+      DDPRUN_ASSERT(devices.size() <= uuids.size());
+      for (const int device : devices)
+        DDPRUN_ASSERT(kSomeDevice <= device && device < static_cast<int>(uuids.size()));
+    }
+  }
+  for (const int most : {0, 3}) {
+    for (const bool is_flat : {false, true})
+      DDPRUN_ASSERT(std::ssize(visible_to_level_zero(most, text, is_flat)) <= most);
+    for (const int visible : {visible_to_selector(most, text), visible_to_ascend(most, text),
+                              visible_to_gaudi(most, text)})
+      DDPRUN_ASSERT(0 <= visible && visible <= most);
+  }
+}
+
 void read_cpus(std::string_view text) {
   kind_of_head(text);
-  // Nobody can tell from an id (GPU-…) whether that device is there.
-  const bool has_ids = text.find('-') != std::string_view::npos;
-  for (const int devices : {0, 2}) {
-    const int visible = visible_gpu_count(devices, std::string(text));
-    DDPRUN_ASSERT(visible >= 0 && (has_ids || visible <= devices));
-  }
+  read_devices(text);
   const auto cpus = parse_cpu_ranges(text);
   if (!cpus) return;
   for (const int cpu : *cpus) DDPRUN_ASSERT(0 <= cpu && cpu < kMaxCpus);

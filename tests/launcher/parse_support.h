@@ -15,6 +15,7 @@ struct FakeHost {
   int cpus = 8;
   int gpus = 0;
   std::string called = "ddprun";
+  Accelerators accelerators{};  // beside `gpus`, which are NVIDIA's
 };
 
 inline EnvLookup environment(Variables variables) {
@@ -27,7 +28,13 @@ inline EnvLookup environment(Variables variables) {
 
 inline ParseResult parse_line(const std::vector<std::string>& args, const Variables& variables = {},
                               FakeHost host = {}) {
-  const HostFacts facts{[host] { return host.cpus; }, [host] { return host.gpus; },
+  const auto accelerators = [host] {
+    Accelerators all = host.accelerators;
+    if (host.gpus > 0)
+      all.insert(all.begin(), {AcceleratorKind::kNvidia, host.gpus, host.gpus, host.gpus});
+    return all;
+  };
+  const HostFacts facts{[host] { return host.cpus; }, accelerators,
                         [] { return std::string("a-fresh-id"); }, host.called};
   return parse(args, environment(variables), facts);
 }

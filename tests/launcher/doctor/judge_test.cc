@@ -133,6 +133,18 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
        "a job "
        "without GPUs\n",
        [](auto& question, auto&) { question.gpus = 0; }},
+      {"warn AMD GPUs: 2 of 8 for 4 workers — `--nproc-per-node=2`\n",
+       [](auto& question, auto&) {
+         question.gpus = question.workers = 4;
+         question.others = {{AcceleratorKind::kAmd, 8, 2, 2}};
+       }},
+      {"warn Ascend NPUs: ASCEND_RT_VISIBLE_DEVICES='' hides 2 Ascend NPUs — unset that "
+       "variable, or let this user open the file; fine for a job without them\n",
+       [](auto& question, auto&) {
+         question.others = {{.kind = AcceleratorKind::kAscend,
+                             .here = 2,
+                             .why_none = "ASCEND_RT_VISIBLE_DEVICES='' hides 2 Ascend NPUs"}};
+       }},
       {"FAIL GPU 1: H100: 3 uncorrected memory errors since the driver was loaded — `nvidia-smi "
        "--gpu-reset -i 1` when nothing uses it\n",
        [](auto&, auto& facts) { facts.gpus->rows[1].ecc_errors = "3"; }},

@@ -250,7 +250,7 @@ TEST(Command, IsBoundToCpusByNumactl) {
   Options options;
   options.workers_per_node = 2;
   options.numa_binding = NumaMode::kNode;
-  const NumaFacts numa{.cpus = {{0, 0, 0, 0, 0}, {1, 1, 1, 1, 1}}, .gpu_nodes = {1, 0}};
+  NumaFacts numa{.cpus = {{0, 0, 0, 0, 0}, {1, 1, 1, 1, 1}}, .gpu_nodes = {1, 0}};
   FakeFiles host;
   const Command plain = *build(Mode::kScript, "train.py", host, {"$local_rank"});
   EXPECT_EQ(error_of(bind_to_cpus(plain, options, numa, host.facts())),
@@ -261,6 +261,9 @@ TEST(Command, IsBoundToCpusByNumactl) {
   EXPECT_EQ(bound.argv(0),
             (Words{"numactl", "--physcpubind=1", "/usr/bin/python3", "-u", "train.py", "0"}));
   EXPECT_EQ(bound.argv(1)[1], "--physcpubind=0");
+  EXPECT_FALSE(bound.needs_pci_order);
+  numa.gpus_are_alike = false;
+  EXPECT_TRUE(bind_to_cpus(plain, options, numa, host.facts())->needs_pci_order);
   options.workers_per_node = 3;
   EXPECT_EQ(error_of(bind_to_cpus(plain, options, numa, host.facts())),
             "--numa-binding: 3 workers need as many visible GPUs; there are 2");

@@ -113,7 +113,10 @@ TEST(RealHostFacts, CountProcessors) {
 }
 
 TEST(RealHostFacts, SeeNoGpuThatTheUserHides) {
-  EXPECT_EQ(real_host_facts(environment({{"CUDA_VISIBLE_DEVICES", ""}})).gpu_count(), 0);
+  const HostFacts facts =
+      real_host_facts(environment({{"CUDA_VISIBLE_DEVICES", ""}, {"HIP_VISIBLE_DEVICES", ""}}));
+  for (const AcceleratorCount& one : facts.accelerators())
+    EXPECT_TRUE(one.visible == 0 || one.kind > AcceleratorKind::kAmd) << plural_of(one.kind);
 }
 
 TEST(RealHostFacts, MakeDifferentUuids) {
@@ -127,20 +130,6 @@ TEST(RealHostFacts, MakeDifferentUuids) {
     EXPECT_TRUE(dash ? id[i] == '-' : std::isxdigit(static_cast<unsigned char>(id[i])) != 0) << id;
   }
   EXPECT_NE(facts.make_run_id(), id);
-}
-
-TEST(VisibleGpuCount, FollowsCudaVisibleDevices) {
-  EXPECT_EQ(visible_gpu_count(4, std::nullopt), 4);
-  EXPECT_EQ(visible_gpu_count(4, ""), 0);
-  EXPECT_EQ(visible_gpu_count(4, "3,1"), 2);
-  EXPECT_EQ(visible_gpu_count(4, "0, 1"), 2);
-  EXPECT_EQ(visible_gpu_count(4, "0,-1,1"), 1);  // what follows an invalid entry is not visible
-  EXPECT_EQ(visible_gpu_count(4, "0,9,1"), 1);
-  EXPECT_EQ(visible_gpu_count(4, "NoDevFiles"), 0);
-  EXPECT_EQ(visible_gpu_count(4, "0,0"), 0);
-  EXPECT_EQ(visible_gpu_count(4, "0,00"), 0);
-  EXPECT_EQ(visible_gpu_count(4, "GPU-8932f937,GPU-1a2b"), 2);
-  EXPECT_EQ(visible_gpu_count(0, "0"), 0);
 }
 
 }  // namespace

@@ -55,6 +55,25 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
   EXPECT_EQ(agent.job_cookie, "c");
 }
 
+TEST(Plan, OrdersGpusByPciAddressUnlessTheUserSaysHow) {
+  const struct {
+    bool needs_pci_order;
+    Words inherited, expected;
+  } cases[] = {{false, {}, {}},
+               {true, {}, {"CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
+               {true, {"CUDA_DEVICE_ORDER=FASTEST_FIRST"}, {"CUDA_DEVICE_ORDER=FASTEST_FIRST"}},
+               {true, {"CUDA_DEVICE_ORDER="}, {"CUDA_DEVICE_ORDER="}},
+               {false, {"CUDA_DEVICE_ORDER=PCI_BUS_ID"}, {"CUDA_DEVICE_ORDER=PCI_BUS_ID"}}};
+  for (const auto& [needs_pci_order, inherited, expected] : cases) {
+    const Command command{
+        .file = "/bin/x", .head = {"x"}, .entry = "x", .needs_pci_order = needs_pci_order};
+    Words orders = make_plan(good({"E"}), command, {.variables = inherited}).agent.base_env;
+    std::erase_if(
+        orders, [](const std::string& entry) { return !entry.starts_with("CUDA_DEVICE_ORDER="); });
+    EXPECT_EQ(orders, expected);
+  }
+}
+
 TEST(Plan, CarriesHowRoundsAreFormed) {
   using std::chrono::seconds;
   const agent::AgentConfig agent =

@@ -27,8 +27,9 @@ TEST(ManualPage, HasEveryFlagWithAllThatTheTableSaysOfIt) {
 
 TEST(ManualPage, TellsWordsToTypeFromTexts) {
   const std::string page = manual_page("1.2.3");
-  EXPECT_TRUE(
-      has(page, "\\-\\-nproc\\-per\\-node\\fR=\\fIN\\fR|\\fBcpu\\fR|\\fBgpu\\fR|\\fBauto\\fR\n"));
+  EXPECT_TRUE(has(page,
+                  "\\-\\-nproc\\-per\\-node\\fR=\\fIN\\fR|\\fBcpu\\fR|\\fBgpu\\fR|\\fBauto\\fR|"
+                  "\\fBxpu\\fR|\\fBnpu\\fR|\\fBhpu\\fR\n"));
   EXPECT_TRUE(has(page, "\\-\\-rdzv\\-conf\\fR=\\fIK=V,\\[u2026]\\fR\n"));
   EXPECT_TRUE(has(page, "Default: 30. Variable: PET_SHUTDOWN_TIMEOUT.\n"));
 }

@@ -33,7 +33,8 @@ TEST(Help, FitsAScreen) {
 }
 
 TEST(ValueWords, AreThoseToBeTypedAsTheyAre) {
-  EXPECT_EQ(value_words(flag_of(FlagId::kNprocPerNode)), (Words{"cpu", "gpu", "auto"}));
+  EXPECT_EQ(value_words(flag_of(FlagId::kNprocPerNode)),
+            (Words{"cpu", "gpu", "auto", "xpu", "npu", "hpu"}));
   EXPECT_EQ(value_words(flag_of(FlagId::kNumaBinding)),
             (Words{"node", "socket", "exclusive", "core-complex"}));
   EXPECT_EQ(value_words(flag_of(FlagId::kRdzvBackend)), (Words{"static", "c10d", "etcd"}));

@@ -172,6 +172,24 @@ TEST_F(NumaSysfs, FollowsCudaVisibleDevices) {
   EXPECT_EQ(read("")->gpu_nodes, Cpus{});
 }
 
+TEST_F(NumaSysfs, EndsAtAUuidThatNoGpuHas) {
+  add_host();
+  EXPECT_EQ(read("GPU-0abc,GPU-7abc,GPU-1abc")->gpu_nodes, Cpus{0});
+  write("proc/driver/nvidia/gpus/0000:3b:00.0/information", "GPU UUID: \t GPU-????????");
+  EXPECT_EQ(read("GPU-0abc,GPU-1abc")->gpu_nodes, Cpus{0}) << "nobody can place the second";
+}
+
+TEST_F(NumaSysfs, TellsWhetherAllGpusAreOfOneModel) {
+  add_host();
+  EXPECT_TRUE(read()->gpus_are_alike);
+  write("proc/driver/nvidia/gpus/0000:3b:00.0/information",
+        "Model: \t\t NVIDIA Y\nDevice Minor: \t 1");
+  EXPECT_FALSE(read()->gpus_are_alike);
+  EXPECT_FALSE(read("0")->gpus_are_alike) << "0 is the fastest of all";
+  write("dev/nvidia0", "");
+  EXPECT_TRUE(read()->gpus_are_alike) << "a container has one alone";
+}
+
 TEST_F(NumaSysfs, LeavesOutGpusThatAContainerHides) {
   add_host();
   write("dev/nvidiactl", "");

@@ -67,8 +67,10 @@ TEST(Options, Case10BadValuesExitWith1) {
   EXPECT_EQ(bad({"E"}, {{"PET_NNODES", ""}}), "1 ddprun: PET_NNODES=" + nodes);
   EXPECT_EQ(bad({"--max-restarts=-1", "E"}),
             "1 ddprun: --max-restarts=-1: expected a whole number from 0");
-  EXPECT_EQ(bad({"--nproc-per-node=bogus", "E"}),
-            "1 ddprun: --nproc-per-node=bogus: expected a number above 0, cpu, gpu or auto");
+  EXPECT_EQ(
+      bad({"--nproc-per-node=bogus", "E"}),
+      "1 ddprun: --nproc-per-node=bogus: expected a number above 0, cpu, gpu, auto, xpu, npu or "
+      "hpu");
   EXPECT_EQ(bad({"--monitor-interval=0", "E"}),
             "1 ddprun: --monitor-interval=0: expected seconds above 0");
   EXPECT_EQ(bad({"-m", "--no-python", "E"}),
@@ -195,16 +197,70 @@ TEST(Options, Case62CountWorkersByWord) {
   EXPECT_EQ(good({"--nproc-per-node=auto", "E"}, {}, {8, 0}).workers_per_node, 8);
   EXPECT_EQ(bad({"--nproc-per-node=gpu", "E"}, {}, {8, 0}),
             "1 ddprun: --nproc-per-node=gpu: no GPU is visible on this node");
+  EXPECT_TRUE(good({"--nproc-per-node=auto", "E"}, {}, {8, 0}).warnings.empty());
+}
+
+FakeHost with(Accelerators accelerators) { return {.accelerators = std::move(accelerators)}; }
+
+TEST(Options, CountWorkersByTheAcceleratorThatIsThere) {
+  const auto workers = [](const char* word, const Accelerators& here) {
+    return good({std::string("--nproc-per-node=") + word, "E"}, {}, with(here)).workers_per_node;
+  };
+  const AcceleratorCount nvidia{AcceleratorKind::kNvidia, 8, 6, 6};
+  const AcceleratorCount amd{AcceleratorKind::kAmd, 4, 4, 4};
+  const AcceleratorCount intel{AcceleratorKind::kIntel, 3, 3, 3};
+  const AcceleratorCount ascend{AcceleratorKind::kAscend, 16, 16, 16};
+  const AcceleratorCount gaudi{AcceleratorKind::kGaudi, 7, 7, 7};
+  for (const auto* word : {"gpu", "auto"}) {
+    EXPECT_EQ(workers(word, {nvidia, amd, intel}), 6);
+    EXPECT_EQ(workers(word, {{AcceleratorKind::kNvidia, 8}, amd}), 4) << "NVIDIA's are hidden";
+    EXPECT_EQ(workers(word, {intel}), 3);
+    EXPECT_EQ(workers(word, {ascend}), 16);
+    EXPECT_EQ(workers(word, {gaudi}), 7);
+  }
+  EXPECT_EQ(workers("xpu", {nvidia, intel}), 3);
+  EXPECT_EQ(workers("npu", {nvidia, ascend}), 16);
+  EXPECT_EQ(workers("hpu", {nvidia, gaudi}), 7);
+}
+
+TEST(Options, CountInstancesOfMigForWorkersThatAreHandedOneEach) {
+  const FakeHost host = with({{AcceleratorKind::kNvidia, 1, 1, 3}});
+  EXPECT_EQ(good({"--nproc-per-node=gpu", "E"}, {}, host).workers_per_node, 1);
+  const Options apart = good({"--nproc-per-node=gpu", "--virtual-local-rank", "E"},
+                             {{"CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2,MIG-3"}}, host);
+  EXPECT_EQ(apart.workers_per_node, 3);
+  EXPECT_EQ(apart.virtual_devices, (Words{"MIG-1", "MIG-2", "MIG-3"}));
+}
+
+TEST(Options, SayWhyAutoCountsTheCpusBesideAnAccelerator) {
+  const FakeHost hidden =
+      with({{.kind = AcceleratorKind::kNvidia, .here = 2, .why_none = "why"},
+            {.kind = AcceleratorKind::kUncounted, .here = 1, .why_none = "so"}});
+  const Options options = good({"--nproc-per-node=auto", "E"}, {}, hidden);
+  EXPECT_EQ(options.workers_per_node, 8);
+  EXPECT_EQ(options.warnings, Words{"--nproc-per-node=auto counts the CPUs: why, and so"});
+  EXPECT_EQ(bad({"--nproc-per-node=gpu", "E"}, {}, hidden),
+            "1 ddprun: --nproc-per-node=gpu: no GPU is visible on this node: why, and so");
+  EXPECT_EQ(bad({"--nproc-per-node=npu", "E"}, {}, hidden),
+            "1 ddprun: --nproc-per-node=npu: no Ascend NPU is visible on this node");
+}
+
+TEST(Options, LeaveAnIntegratedGpuToItsOwnWord) {
+  const FakeHost host = with({{AcceleratorKind::kIntel, 1, 1, 1, true, "it is integrated"}});
+  EXPECT_EQ(good({"--nproc-per-node=xpu", "E"}, {}, host).workers_per_node, 1);
+  EXPECT_EQ(good({"--nproc-per-node=auto", "E"}, {}, host).workers_per_node, 8);
+  EXPECT_EQ(bad({"--nproc-per-node=gpu", "E"}, {}, host),
+            "1 ddprun: --nproc-per-node=gpu: no GPU is visible on this node: it is integrated");
 }
 
 TEST(Options, BoundTheWorkersOfANode) {
   EXPECT_EQ(good({"--nproc-per-node=4096", "E"}).workers_per_node, kMaxWorkersPerNode);
   EXPECT_EQ(bad({"--nproc-per-node=4097", "E"}),
             "1 ddprun: --nproc-per-node=4097: expected at most 4096 workers");
-  for (const auto* none : {"0", "-2", "zero", "", "1.5", "xpu"}) {
+  for (const auto* none : {"0", "-2", "zero", "", "1.5", "tpu", "mlu"}) {
     EXPECT_EQ(bad({"--nproc-per-node", none, "E"}),
               "1 ddprun: --nproc-per-node=" + std::string(none) +
-                  ": expected a number above 0, cpu, gpu or auto");
+                  ": expected a number above 0, cpu, gpu, auto, xpu, npu or hpu");
   }
 }
 

@@ -56,7 +56,8 @@ inline ParseResult parse_in(const std::string& name, const std::vector<std::stri
                             const Variables& more = {}) {
   Variables variables = recorded(name);
   for (const auto& [key, value] : more) variables[key] = value;
-  HostFacts host{[] { return 8; }, [] { return 0; }, [] { return std::string("a-fresh-id"); }};
+  HostFacts host{[] { return 8; }, [] { return Accelerators{}; },
+                 [] { return std::string("a-fresh-id"); }};
   host.allowed_cpu_count = [] { return 3; };
   host.scheduler_inputs = facts();
   host.ask = answer;
