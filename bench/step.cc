@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 #include <ddprun/amp.h>
 #include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <ddprun/process.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -123,17 +124,16 @@ class Trainer {
       : collective_(collective),
         with_barrier_(order.variant == Variant::kBarrier),
         in_bf16_(order.variant == Variant::kBf16),
-        model_(make_model(order.model)),
+        model_(make_model(order.model, device_of(collective))),
         batch_(placed_batch(order.model, collective)) {
     if (!model_) throw std::invalid_argument(fmt::format("no model '{}' here", order.model));
-    model_->to(device_of(collective));
     if (order.variant >= Variant::kDdp) {
       DataParallelOptions options;
       options.gradient_as_bucket_view = order.variant != Variant::kDdp;
       if (order.cap_mib > 0) options.bucket_cap_bytes = order.cap_mib << 20;
       parallel_.emplace(model_, collective_, options);
     }
-    optimizer_.emplace(model_->parameters(), torch::optim::SGDOptions(0.01));
+    optimizer_.emplace(model_->parameters(), SGD::Options(0.01));
   }
 
   void step() {
@@ -166,7 +166,7 @@ class Trainer {
   std::shared_ptr<Model> model_;
   Batch batch_;
   std::optional<DataParallel> parallel_;
-  std::optional<torch::optim::SGD> optimizer_;
+  std::optional<SGD> optimizer_;
 };
 
 // The trainers of one model: a variant goes on at the point at which its last order ended. An order

@@ -252,7 +252,7 @@ class Transformer final : public Model {
   torch::nn::Linear last_;
 };
 
-// C++ and Python modules draw their first weights in different orders; these are alike.
+// C++ and Python modules draw their first weights in different orders; these are alike on a device.
 inline void set_weights(Model& model) {
   torch::manual_seed(1);
   const torch::NoGradGuard no_gradients;
@@ -260,7 +260,7 @@ inline void set_weights(Model& model) {
     torch::Tensor values = item.value();
     if (values.dim() > 1) {
       const auto inputs = static_cast<double>(values.numel() / values.size(0));
-      values.copy_(torch::randn(values.sizes()) / std::sqrt(inputs));
+      values.copy_(torch::randn(values.sizes(), values.device()) / std::sqrt(inputs));
     } else if (item.key().ends_with("bias")) {
       values.zero_();
     }
@@ -268,7 +268,7 @@ inline void set_weights(Model& model) {
 }
 
 // Null if there is no such model.
-inline std::shared_ptr<Model> make_model(std::string_view name) {
+inline std::shared_ptr<Model> make_model(std::string_view name, at::Device device) {
   std::shared_ptr<Model> model;
   if (name == "mlp") model = std::make_shared<Mlp>();
   if (name == "deep") model = std::make_shared<Deep>();
@@ -276,7 +276,9 @@ inline std::shared_ptr<Model> make_model(std::string_view name) {
   if (name == "resnet50") model = std::make_shared<ResNet50>();
   if (name == "transformer") model = std::make_shared<Transformer>(kSmall);
   if (name == "transformer350m") model = std::make_shared<Transformer>(kLarge);
-  if (model) set_weights(*model);
+  if (!model) return nullptr;
+  model->to(device);
+  set_weights(*model);
   return model;
 }
 

@@ -150,15 +150,15 @@ def set_weights(model):
     with torch.no_grad():
         for name, values in model.named_parameters():
             if values.dim() > 1:
-                values.copy_(torch.randn(values.shape) / (values.numel() // values.shape[0]) ** 0.5)
+                values.copy_(torch.randn(values.shape, device=values.device) / (values.numel() // values.shape[0]) ** 0.5)
             elif name.endswith("bias"):
                 values.zero_()
 
 
-def make_model(name):
+def make_model(name, device):
     model = {"mlp": Mlp, "deep": Deep, "resnet18": ResNet18, "resnet50": ResNet50, "transformer": lambda: Transformer(SMALL),
              "transformer350m": lambda: Transformer(LARGE)}[name]()
-    set_weights(model)
+    set_weights(model.to(device))
     return model
 
 

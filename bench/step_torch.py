@@ -34,7 +34,7 @@ class Trainer:
 
     def __init__(self, name, variant, device):
         self.device, self.in_bf16 = device, variant == "bf16"
-        self.model = make_model(name).to(device)
+        self.model = make_model(name, device)
         self.inputs, self.labels = (part.to(device) for part in make_batch(name, dist.get_rank(), wide=device == "cuda"))
         cap = {"bucket_cap_mb": int(variant.removeprefix("cap"))} if variant.startswith("cap") else {}
         if cap or variant in ("ddp", "views", "bf16"):

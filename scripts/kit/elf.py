@@ -12,6 +12,8 @@ LIBRARIES = re.compile(
 NEWEST = {"GLIBC": (2, 36), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13)}
 
 NEEDED = re.compile(r"\(NEEDED\).*\[(.+)\]")
+NEW_PATH = re.compile(r"\(RUNPATH\).*\[(.*)\]")
+TORCH_VERSION = re.compile(r"^__version__ = '([^'+]+)", re.MULTILINE)
 OLD_PATH = re.compile(r"\(RPATH\).*\[(.*)\]")
 VERSION = re.compile(r"\b(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)*)\b")
 
@@ -19,6 +21,17 @@ VERSION = re.compile(r"\b(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)*)\b")
 def needed(dynamic):
     """The libraries of `readelf --dynamic`, as the loader looks for them."""
     return NEEDED.findall(dynamic)
+
+
+def run_path(dynamic):
+    """The folders of RUNPATH."""
+    return [path for paths in NEW_PATH.findall(dynamic) for path in paths.split(":")]
+
+
+def version_of(text):
+    """The version in torch/version.py, without what stands behind a plus."""
+    found = TORCH_VERSION.search(text)
+    return found[1] if found else None
 
 
 def versions(text):

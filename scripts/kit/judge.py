@@ -2,7 +2,7 @@
 
 A stage tells figures. Each is a dict with `what`, `ours` and perhaps `pytorch`, `unit` and `goal`.
 A goal is a list of a kind of GOALS and its limit. A figure with `gpu_only` has its goal on a GPU
-alone. A figure with `absent` says why it could not be had.
+alone. A figure with `absent` says why it could not be had. `why` explains a result.
 """
 
 import math

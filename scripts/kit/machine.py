@@ -69,4 +69,6 @@ def environment(torch, dry):
             "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     if dry:
         ours["CUDA_VISIBLE_DEVICES"] = ""
-    return {**os.environ, **ours}
+    found = {**os.environ, **ours}
+    found.pop("NCCL_DEBUG", None)  # its words would come between those of the programs
+    return found

@@ -25,13 +25,19 @@ def commit(root):
     return done.stdout.strip() or "unknown"
 
 
-def write(folder, commit_of_root):
+def torch(root):
+    """The version of torch that the programs of a kit were built with; None in a checkout."""
+    path = pathlib.Path(root) / NAME
+    return json.loads(path.read_text(encoding="utf-8"))["torch"] if path.exists() else None
+
+
+def write(folder, commit_of_root, torch_version):
     """Writes the manifest of all files below the folder."""
     folder = pathlib.Path(folder)
     files = {str(path.relative_to(folder)): {"bytes": path.stat().st_size,
                                              "sha256": checksum(path)}
              for path in sorted(folder.rglob("*")) if path.is_file()}
-    said = {"commit": commit_of_root, "files": files}
+    said = {"commit": commit_of_root, "torch": torch_version, "files": files}
     (folder / NAME).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
 

@@ -13,14 +13,17 @@ from kit.machine import ROOT
 MOST_BYTES = 40 << 20
 NAME = "ddprun-gpu-kit"
 # Built for the kit. The first one knows no torch.
-PROGRAMS = ("ddprun", "mnist", "bench-step", "bench-optimizers", "worker_nccl_test",
-            "worker_gpu_test", "parity_trainer", "join_zero_trainer", "gpu_faults")
+PROGRAMS = ("ddprun", "mnist", "bench-step", "bench-optimizers", "bench-costs",
+            "worker_nccl_test", "worker_gpu_test", "parity_trainer", "join_zero_trainer",
+            "collectives_program", "gpu_faults")
 # Taken as they are, by their paths in the project.
 FILES = ("scripts/gpu_kit", "scripts/kit/*.py", "scripts/kit/stages/*.py", "docs/gpu.md",
          "LICENSE", "bench/step", "bench/step_torch.py", "bench/step_models.py",
          "bench/recovery_jobs.py", "bench/processes.py", "bench/optimizers_torch.py",
+         "bench/costs_torch.py",
          "tests/worker/python_parity/parity_trainer.py",
-         "tests/worker/python_parity/join_zero_trainer.py", "examples/pytorch/ddp_mnist.py",
+         "tests/worker/python_parity/join_zero_trainer.py",
+         "tests/worker/python_parity/collectives_program.py", "examples/pytorch/ddp_mnist.py",
          "examples/data/mnist_5k/*", "tests/examples/digits.py")
 
 
@@ -59,6 +62,15 @@ def take_program(source, target):
         raise Unfit(f"{target.name} {'; '.join(faults)}")
 
 
+def torch_version(program):
+    """The version of the torch that the program was linked with: its RUNPATH leads there."""
+    for path in elf.run_path(output("readelf", "--dynamic", "--wide", program)):
+        file = pathlib.Path(path).parent / "version.py"
+        if file.exists():
+            return elf.version_of(file.read_text(encoding="utf-8"))
+    return None
+
+
 def take_files(folder):
     for pattern in FILES:
         found = sorted(ROOT.glob(pattern))
@@ -93,7 +105,7 @@ def main(options):
         for name in PROGRAMS:
             take_program(pathlib.Path(options.bin) / name, kit / "build/bin" / name)
         take_files(kit)
-        manifest.write(kit, manifest.commit(ROOT))
+        manifest.write(kit, manifest.commit(ROOT), torch_version(kit / "build/bin/mnist"))
         size = write_archive(kit, pathlib.Path(os.path.abspath(options.out)))
     print(f"{options.out}: {size / (1 << 20):.1f} MiB, {len(PROGRAMS)} programs")
     return 0

@@ -17,17 +17,19 @@ class Stage(typing.NamedTuple):
     about: str
 
 
+# Checks of results come first, and long measurements come late.
 STAGES = (
     Stage("facts", 20, "facts", "driver, clocks, versions, and what the doctor says"),
     Stage("gpu-tests", 60, "gpu_tests", "the test programs with the label gpu"),
     Stage("training", 40, "training", "mnist and its Python twin learn alike"),
     Stage("two-ranks", 60, "two_ranks", "two ranks on one GPU have the bits of PyTorch's"),
-    Stage("steps", 120, "steps", "training steps beside PyTorch's, with one and two ranks"),
-    Stage("optimizers", 40, "optimizers", "a step of SGD, Adam and AdamW beside PyTorch's"),
-    Stage("standby", 40, "standby", "a standby holds no GPU, and a restart with and without it"),
     Stage("capture", 30, "capture", "a step is captured and replayed, with the bits of eager ones"),
-    Stage("buckets", 40, "buckets", "whether the default size of buckets is a good one"),
-    Stage("faults", 120, "faults", "faults that only a real GPU can show"),
+    Stage("faults", 90, "faults", "faults that only a real GPU can show"),
+    Stage("costs", 60, "costs", "start, a sum, SyncBatchNorm and memory beside PyTorch's"),
+    Stage("optimizers", 40, "optimizers", "a step of SGD, Adam and AdamW beside PyTorch's"),
+    Stage("steps", 140, "steps", "training steps beside PyTorch's, with one and two ranks"),
+    Stage("buckets", 50, "buckets", "whether the default size of buckets is a good one"),
+    Stage("standby", 40, "standby", "a standby holds no GPU, and a restart with and without it"),
 )
 
 

@@ -92,19 +92,22 @@ def end_all(process):
     return below(os.getpid())
 
 
-def read_lines(pipe, deadline, take):
-    """Hands each line to `take` until the end of the pipe; returns whether it came in time."""
-    rest = b""
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([pipe], [], [], left)[0]:
-            return False
-        piece = os.read(pipe, PIECE_BYTES)
-        if not piece:
-            return True
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            take(line.decode(errors="replace"))
+def read_lines(process, deadline, take):
+    """Hands each line to `take` until the process ends, or closes its stdout. Others may hold that
+    open for longer. Returns whether it was in time."""
+    pipe, ended, rest = process.stdout.fileno(), os.pidfd_open(process.pid), b""
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            ready = select.select([pipe, ended], [], [], left)[0]
+            piece = os.read(pipe, PIECE_BYTES) if pipe in ready else b""
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                take(line.decode(errors="replace"))
+            if ready and not piece:
+                return True
+        return False
+    finally:
+        os.close(ended)
 
 
 def run(command, env, limit_s, log, take):
@@ -116,7 +119,7 @@ def run(command, env, limit_s, log, take):
                                    stdout=subprocess.PIPE, stderr=errors, process_group=0)
     in_time = False
     try:
-        in_time = read_lines(process.stdout.fileno(), began + limit_s, take)
+        in_time = read_lines(process, began + limit_s, take)
         if in_time:  # it closed its stdout, and may still run
             process.wait(max(0, began + limit_s - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -130,7 +133,13 @@ def run(command, env, limit_s, log, take):
                time.monotonic() - began, left)
 
 
-def last_lines(path, count):
-    """The end of a log, for the reason of a failure."""
+def lines_behind(path, mark):
+    """The lines of a log behind the last one that begins with the mark."""
+    found = []
     with open(path, errors="replace", encoding="utf-8") as file:
-        return "".join(file.readlines()[-count:]).strip()
+        for line in file:
+            if line.startswith(mark):
+                found.clear()
+            else:
+                found.append(line)
+    return found

@@ -10,7 +10,8 @@ import typing
 
 from kit import judge, plan, processes, results, table
 
-LOG_LINES = 5  # of the log of a stage that failed, in its reason
+LOG_LINES = 3  # of the log of a stage that failed, in its reason
+LOG_MARK = "==== "  # and the name of a stage, before its lines
 
 
 class Run(typing.NamedTuple):
@@ -47,17 +48,19 @@ def reason(end, stage, log):
     if end.was_cut:
         said.append(f"it did not end in {stage.limit_s} s")
     elif end.exit_code != 0:
-        said.append(f"exit code {end.exit_code}: {processes.last_lines(log, LOG_LINES)}")
+        lines = [line.strip() for line in processes.lines_behind(log, LOG_MARK)
+                 if any(map(str.isalnum, line))]  # no line that underlines
+        said.append(f"exit code {end.exit_code}: {' | '.join(lines[-LOG_LINES:])}")
     if end.left:
         said.append(f"processes that SIGKILL does not end: {', '.join(map(str, end.left))}")
     return "; ".join(said)
 
 
 def run_stage(run, stage):
-    """Runs one stage and returns its record. The log of a stage lies beside the results."""
-    told, log = Told(run.dry), f"{run.results}.{stage.name}.log"
-    with open(log, "w", encoding="utf-8"):
-        pass  # an earlier run's words would explain nothing
+    """Runs one stage and returns its record. One log of all stages lies beside the results."""
+    told, log = Told(run.dry), f"{run.results}.log"
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(f"{LOG_MARK}{stage.name}\n")
     end = processes.run(run.command_of(stage), run.env, stage.limit_s, log, told.take)
     found = [figure["result"] for figure in told.figures]
     return {"outcome": judge.outcome(end.was_cut, end.exit_code, found),

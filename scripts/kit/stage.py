@@ -11,7 +11,7 @@ from kit.machine import ROOT
 # A shell that makes each rank a host of its own.
 TWO_HOSTS = ("sh", "-c", 'NCCL_HOSTID=r$RANK exec "$@"', "-")
 # The one GPU, once for each of two ranks.
-GPU_TWICE = {"CUDA_VISIBLE_DEVICES": "0,0"}
+GPU_TWICE = {"CUDA_VISIBLE_DEVICES": "0,0", "NCCL_NET": "Socket"}
 
 
 class Broken(Exception):

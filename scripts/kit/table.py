@@ -26,8 +26,8 @@ def goal(figure):
 
 def figure_row(stage, figure):
     said = figure["result"]
-    if "absent" in figure:
-        said += f": {figure['absent']}"
+    if figure.get("absent") or figure.get("why"):
+        said += f": {figure.get('absent') or figure['why']}"
     of_ratio = f"{figure['ratio']:.3f}" if figure.get("ratio") is not None else "-"
     return (stage, figure["what"], value(figure, "ours"), value(figure, "pytorch"), of_ratio,
             goal(figure), said)

@@ -48,6 +48,12 @@ class Elf(unittest.TestCase):
         (fault,) = elf.faults(GOOD_DYNAMIC.replace("(RUNPATH)", "(RPATH)  "), GOOD_VERSIONS)
         self.assertIn("has RPATH /x/torch/lib", fault)
 
+    def test_the_run_path_and_torchs_version_are_read(self):
+        self.assertEqual(elf.run_path(GOOD_DYNAMIC.replace("/x/torch/lib", "/x/torch/lib:/y")),
+                         ["/x/torch/lib", "/y"])
+        self.assertEqual(elf.version_of("__all__ = []\n__version__ = '2.11.0+cu130'\n"), "2.11.0")
+        self.assertIsNone(elf.version_of(""))
+
     def test_versions_are_compared_as_numbers(self):
         for good in "GLIBC_2.4", "GLIBC_2.36", "GLIBCXX_3.4.9", "GLIBC_2.2.5":
             self.assertEqual(elf.faults("", f"Name: {good}  Flags"), [], good)
@@ -186,6 +192,8 @@ class Table(unittest.TestCase):
                          [["stage", "figure", "ours", "PyTorch", "ratio", "goal", "result"]])
         self.assertRegex(lines[1], r"^quick +1\.2 s +- +- +at most 5 s +partly run$")
         self.assertRegex(lines[2], r"^ +adam +1\.5 ms +3 ms +0\.500 +ratio at most 1\.05 +met$")
+        why = table.figure_row("", {"what": "x", "ours": "bad", "result": "missed", "why": "it hangs"})
+        self.assertEqual(why[-1], "missed: it hangs")
         self.assertRegex(lines[3], r"^ +replay +- +- +- +- +not run: it needs a GPU$")
 
     def test_a_stage_without_a_line_is_not_run(self):
@@ -225,10 +233,11 @@ class Runs(FolderTest):
         self.assertEqual(self.code, 1)
 
     def test_nothing_that_a_stage_started_is_left(self):
-        """A session of its own does not save a process, nor does a parent that is gone."""
+        """A session of its own does not save a process, nor does a parent that is gone. It even has
+        the stage's stdout open."""
         leaves = ("import subprocess, sys\n"
                   "made = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'], "
-                  "start_new_session=True, stdout=subprocess.DEVNULL)\n"
+                  "start_new_session=True)\n"
                   "print('{\"facts\": {\"pid\": %d}}' % made.pid, flush=True)\n") + (FIGURE % 1)
         self.assertEqual(self.outcomes(leaves=(10, leaves)), {"leaves": "passed"})
         self.assertIsNone(processes.state_and_parent(self.records["leaves"]["facts"]["pid"]))
@@ -243,6 +252,12 @@ class Runs(FolderTest):
         breaks = "import sys\nsys.exit('the driver is too old')"
         self.assertEqual(self.outcomes(breaks=(10, breaks)), {"breaks": "failed"})
         self.assertEqual(self.records["breaks"]["why"], "exit code 1: the driver is too old")
+
+    def test_the_reason_has_the_words_of_this_stage_alone(self):
+        first = "import sys\nprint('other words', file=sys.stderr)\n" + (FIGURE % 1)
+        self.outcomes(first=(10, first), second=(10, "raise SystemExit(2)"))
+        self.assertEqual(self.records["second"]["why"], "exit code 2: ")
+        self.assertIn("==== first\nother words\n==== second\n", (self.folder / "results.log").read_text())
 
     def test_a_stage_that_does_not_fit_is_not_run(self):
         found = self.outcomes(seconds=30, quick=(5, FIGURE % 1), long=(60, FIGURE % 1))
@@ -297,7 +312,8 @@ class Manifest(FolderTest):
     def test_a_kit_with_another_or_without_a_file_is_damaged(self):
         for name in "a", "b", "c":
             self.file(name, name)
-        manifest.write(self.folder, "0123456789ab")
+        manifest.write(self.folder, "0123456789ab", "2.11.0")
+        self.assertEqual(manifest.torch(self.folder), "2.11.0")
         self.assertEqual(manifest.commit(self.folder), "0123456789ab")
         self.assertEqual(manifest.faults(self.folder), [])
         self.file("a", "x")
@@ -305,6 +321,7 @@ class Manifest(FolderTest):
         self.assertEqual(manifest.faults(self.folder), ["c is gone", "a differs"])
 
     def test_a_checkout_has_none(self):
+        self.assertIsNone(manifest.torch(self.folder))
         self.assertEqual(manifest.faults(self.folder), [])
 
 

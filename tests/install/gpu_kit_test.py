@@ -8,6 +8,7 @@ import tarfile
 
 from support import DDPRUN, ROOT, FolderTest, built, made, run, run_tests_or_make, variables
 
+STAGE_S = 560  # a stage beside other tests, whose PyTorch may take a minute to start
 PYTHON = ROOT / ".venv" / "bin" / "python"
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -31,7 +32,7 @@ class GpuKit(FolderTest):
 
     def call(self, *words, expect=0):
         # Neither the folder of the project nor its Python is beside the unpacked kit.
-        return run(sys.executable, "-B", self.kit / "scripts" / "gpu_kit", *words, f"--results={self.results}", expect=expect,
+        return run(sys.executable, "-B", self.kit / "scripts" / "gpu_kit", *words, f"--results={self.results}", expect=expect, deadline=STAGE_S,
                    cwd=self.folder, env=variables(PATH="/usr/bin:/bin"))
 
     def check_stage(self, name):
@@ -64,13 +65,23 @@ class GpuKit(FolderTest):
         said = run(sys.executable, "-B", self.folder / "copy/scripts/gpu_kit", "run", "--dry", f"--results={self.results}", expect=1)
         self.assertIn("the kit is damaged: LICENSE differs", said)
 
+    def test_nothing_passes_without_a_gpu(self):
+        """Only a dry run may do without."""
+        if os.path.exists("/dev/nvidiactl"):
+            self.skipTest("there is a GPU here")
+        names = "facts", "gpu-tests", "capture"
+        self.call("run", f"--only={','.join(names)}", f"--python={PYTHON}", expect=1)
+        records = [json.loads(line) for line in self.results.read_text().splitlines()]
+        self.assertEqual([(record["stage"], record["outcome"]) for record in records], [(name, "missed") for name in names])
+        self.assertEqual(self.call("table", expect=1).splitlines()[0].split()[0], "stage", "it was no dry run")
+
     def test_each_stage_has_a_test_here(self):
         tests = {name.removeprefix("test_stage_") for name in dir(self) if name.startswith("test_stage_")}
         self.assertEqual(tests, {stage.module for stage in plan.STAGES})
 
     def test_stage_facts(self):
         record = self.check_stage("facts")
-        self.assertIn("torch", record["facts"])
+        self.assertEqual(self.figures(record)["torch, and that of the programs"]["result"], "met")
         self.assertEqual(self.figures(record)["doctor: checks"]["result"], "met")
 
     def test_stage_gpu_tests(self):
@@ -92,13 +103,15 @@ class GpuKit(FolderTest):
         figures = self.check_stage("two-ranks")["figures"]
         self.assertIn("gradients, default", [figure["what"] for figure in figures])
         for figure in figures:
-            self.assertEqual((figure["ours"], figure["result"]), (figure["pytorch"], "met"), figure["what"])
-            self.assertRegex(figure["ours"], "^[0-9a-f]{16}$")
+            self.assertEqual(figure["result"], "met", figure["what"])
+            if figure["what"].startswith(("weights", "gradients")):
+                self.assertRegex(figure["ours"], "^[0-9a-f]{16}$")
 
     def test_stage_steps(self):
         figures = self.figures(self.check_stage("steps"))
         for what in "step of mlp, views, N=1", "step of mlp, bf16, N=1", "step of mlp, views, N=2":
             self.assertGreater(figures[what]["ratio"], 0)
+            self.assertEqual(figures[what.replace("step", "loss")]["result"], "met")
         self.assertGreater(figures["step of mlp: DataParallel over none, N=1"]["ours"], 0)
 
     def test_stage_buckets(self):
@@ -114,6 +127,11 @@ class GpuKit(FolderTest):
         absent = {name: figure["absent"] for name, figure in figures.items() if figure["result"] == "not run"}
         self.assertEqual(absent["sum_in_a_capture"], "it needs a GPU")
         self.assertEqual(len(absent) + 4, len(figures))
+
+    def test_stage_costs(self):
+        figures = self.figures(self.check_stage("costs"))
+        self.assertGreater(figures["host time of a sum of 1 MiB, N=2"]["ratio"], 0)
+        self.assertGreater(figures["SyncBatchNorm, forward and backward, N=2"]["ours"], 0)
 
     def test_stage_standby(self):
         figures = self.figures(self.check_stage("standby"))

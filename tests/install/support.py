@@ -29,12 +29,12 @@ def variables(**more):
     return kept | more
 
 
-def run(*command, expect=0, **popen):
+def run(*command, expect=0, deadline=DEADLINE_S, **popen):
     """Runs it to its end; what it printed. Another exit code than `expect` fails with that
     output."""
     popen.setdefault("env", variables())
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          stdin=subprocess.DEVNULL, timeout=DEADLINE_S, **popen)
+                          stdin=subprocess.DEVNULL, timeout=deadline, **popen)
     if expect is not None and done.returncode != expect:
         raise AssertionError(f"exit code {done.returncode} of {' '.join(map(str, command))}\n{done.stdout}")
     return done.stdout

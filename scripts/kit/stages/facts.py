@@ -4,7 +4,7 @@ import json
 import platform
 import subprocess
 
-from kit import machine
+from kit import machine, manifest
 from kit.stage import figure, tell
 
 ASKED = ("name", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "memory.total",
@@ -27,6 +27,9 @@ def run(tools):
     found = gpu()
     tell(facts={"gpu": found, "kernel": platform.release(), "glibc": platform.libc_ver()[1],
                 **torch.versions})
+    if built_with := manifest.torch(machine.ROOT):
+        figure("torch, and that of the programs", torch.versions["torch"].partition("+")[0],
+               built_with, goal=["equal", None])
     figure("GPUs by nvidia-smi", 0 if found == NO_GPU else 1, goal=["at least", 1], gpu_only=True)
     said = json.loads(tools.output([tools.program("ddprun"), "--nproc-per-node=1", "doctor",
                                     "--json"], ok=(0, 1), PYTHON_EXEC=tools.python))

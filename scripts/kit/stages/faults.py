@@ -22,7 +22,8 @@ def provoke(tools, name):
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S,
                               stdin=subprocess.DEVNULL, check=False, errors="replace")
     except subprocess.TimeoutExpired as hung:
-        return None, (hung.stdout or b"").decode(errors="replace")
+        said = hung.stdout or ""  # bytes, whatever was asked for
+        return None, said if isinstance(said, str) else said.decode(errors="replace")
     return done.returncode, done.stdout
 
 
@@ -32,8 +33,9 @@ def tell(name, code, said):
     if code == ABSENT:
         absent(name, last)
         return
-    ends = {0: "as it should", None: f"it hangs for {LIMIT_S} s"}
-    figure(name, ends.get(code, f"exit code {code}: {last}"), goal=["is", ends[0]])
+    ends = {0: "good", 1: "bad", None: "hangs"}
+    figure(name, ends.get(code, f"exit code {code}"), why="" if code == 0 else last,
+           goal=["is", "good"])
 
 
 def run(tools):

@@ -102,8 +102,10 @@ def lost_seconds(job, folder, with_standby):
 
 def restart(tools, with_standby):
     with tempfile.TemporaryDirectory(prefix="gpu_kit_") as folder:
+        # With `cuda` mnist looks for a GPU before it waits, and so it is no standby.
+        device = "cpu" if tools.dry else "auto"
         flags = [f"--data={training.digits(tools, folder)}", "--epochs=100000",
-                 "--progress=always", f"--device={tools.device}"]
+                 "--progress=always", f"--device={device}"]
         launcher = [f"--standby={int(with_standby)}", "--max-restarts=1"]
         command = tools.of_ours("mnist", *flags, flags=launcher)
         with open(f"{folder}/out", "wb") as output, subprocess.Popen(

@@ -30,7 +30,7 @@ def digits(tools, folder):
 
 
 def run(tools):
-    epochs = 1 if tools.dry else 3
+    epochs = 1 if tools.dry else 2
     with tempfile.TemporaryDirectory(prefix="gpu_kit_") as folder:
         flags = [f"--data={digits(tools, folder)}", f"--epochs={epochs}",
                  f"--device={tools.device}"]
@@ -38,6 +38,6 @@ def run(tools):
         theirs = tools.output(tools.of_pytorch("examples/pytorch/ddp_mnist.py", *flags))
     figure("mnist: collective", value(WORLD, ours), goal=["is", "nccl"], gpu_only=True)
     figure("mnist: loss of the last epoch", float(value(LOSS, ours)), float(value(LOSS, theirs)),
-           goal=["within", 0.02])
+           goal=["within", 0.05])
     figure("mnist: accuracy", float(value(ACCURACY, ours)), float(value(ACCURACY, theirs)),
            goal=["at least", 0.9], gpu_only=True)

@@ -15,6 +15,11 @@ ZERO = ("sgd_zero", "adam_zero", "adamw_zero")
 JOINED = ("join", "join_active")
 
 
+def numbers(text):
+    """The numbers of a line; None if there is none."""
+    return None if text is None else [float(number) for number in text.split(",")]
+
+
 def lines(text):
     """{name: value} of the lines of two words."""
     return dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
@@ -33,6 +38,20 @@ def pair(tools, program, script, *words):
     return [(name, ours[name], theirs[name]) for name in theirs]
 
 
+def collectives(tools):
+    """Tells how many results of operations differ from Gloo's on the CPU. A sum of two numbers is
+    rounded once, whoever adds them."""
+    more = {} if tools.dry else GPU_TWICE
+    ours = lines(tools.output(tools.ranks_on_one_gpu(
+        tools.program("collectives_program"), f"--device={tools.device}"), **more))
+    theirs = lines(tools.output(tools.launch(
+        "--no-python", tools.python, tools.file(f"{FOLDER}/collectives_program.py"), workers=2)))
+    other = [name for name in theirs if numbers(ours.get(name)) != numbers(theirs[name])]
+    figure("operations with tensors of ten types", len(ours), len(theirs), goal=["equal", None])
+    figure("operations with other numbers than Gloo's", ", ".join(other[:5]) or "none",
+           goal=["is", "none"])
+
+
 def run(tools):
     modes = DRY_MODES if tools.dry else MODES
     for mode, ours, theirs in pair(tools, "parity_trainer", "parity_trainer.py", *modes):
@@ -42,3 +61,4 @@ def run(tools):
     words = ZERO[1:2] if tools.dry else (*ZERO, *JOINED)
     for mode, ours, theirs in pair(tools, "join_zero_trainer", "join_zero_trainer.py", *words):
         figure(f"weights, {mode}", ours, theirs, goal=["equal", None])
+    collectives(tools)

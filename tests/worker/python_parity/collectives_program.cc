@@ -1,5 +1,6 @@
 // Does each operation with tensors of each type, as collectives_program.py does with
-// torch.distributed. Prints a line `rank.name numbers` for each. Started by ddprun.
+// torch.distributed. Prints a line `rank.name numbers` for each. Started by ddprun, perhaps with
+// --device=cuda.
 #include <ddprun/metrics.h>
 #include <ddprun/process.h>
 #include <ddprun/tensor_collective.h>
@@ -12,6 +13,9 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/worker/python_parity/parity_net.h"
+#include "tests/worker/python_parity/parity_program.h"
 
 namespace ddprun::worker {
 namespace {
@@ -58,7 +62,7 @@ class Program {
 
 void Program::say(const std::string& name, const at::Tensor& tensor) {
   const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor.contiguous()) : tensor;
-  const at::Tensor numbers = real.to(at::kDouble).flatten().contiguous();
+  const at::Tensor numbers = real.cpu().to(at::kDouble).flatten().contiguous();
   const auto* data = numbers.data_ptr<double>();
   lines_ +=
       fmt::format("{}.{} {}\n", ranks_.rank(), name, fmt::join(data, data + numbers.numel(), ","));
@@ -122,12 +126,12 @@ void Program::as_in_readme(const std::string& name, const at::Tensor& mine) {
 
 void Program::run() {
   for (const auto& [name, type] : kTypes) {
-    const at::Tensor mine = input(type, ranks_.rank());
+    const at::Tensor mine = input(type, ranks_.rank()).to(device_of(ranks_));
     reduce(name, mine);
     move(name, mine);
     as_in_readme(name, mine);
   }
-  move("bool", input(at::kLong, ranks_.rank()) > 15);
+  move("bool", input(at::kLong, ranks_.rank()).to(device_of(ranks_)) > 15);
   Mean loss;
   loss.add(1.25 * ranks_.rank(), ranks_.rank() + 1);
   say("mean", torch::tensor(loss.over(ranks_), torch::kDouble));
@@ -146,8 +150,9 @@ void Program::print() {
 }  // namespace
 }  // namespace ddprun::worker
 
-int main() {
-  const ddprun::Process process = ddprun::bootstrap();
+int main(int argc, char** argv) {
+  const ddprun::Device device = ddprun::worker::words_of(argc, argv).device;
+  const ddprun::Process process = ddprun::bootstrap({.device = device});
   ddprun::worker::Program program(*process.collective);
   program.run();
   program.print();

@@ -46,9 +46,11 @@ struct TwoRanks {
 using RankBody = std::function<void(Collective&)>;
 std::vector<int> run_two(const TwoRanks& how, const RankBody& body);
 
-// Runs `body` in a child, and returns how long it lived. Throws Bad if it lives longer than the
-// limit; it is killed then.
-double life_of_child(std::chrono::milliseconds limit, const std::function<void()>& body);
+// Runs `body` in a child. It calls `begun` when the fault begins. Returns the seconds from then to
+// the child's end. Throws Bad if the fault never began, or if the child lives longer than the
+// limit, start included. It is killed then.
+using ChildBody = std::function<void(const std::function<void()>& begun)>;
+double life_of_child(std::chrono::milliseconds limit, const ChildBody& body);
 
 // Faults of streams, graphs and memory (streams.cc): on a GPU alone, in a world of one.
 void capture_elsewhere(Device device);

@@ -101,5 +101,6 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: gpu_faults --list | NAME [--device=cpu|cuda]\n");
     return 2;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a process that hangs has told so far
   return ddprun::worker::main(argv[1], argc == 3 ? argv[2] : "--device=cpu");
 }

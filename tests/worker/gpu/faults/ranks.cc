@@ -1,8 +1,10 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -38,6 +40,7 @@ void become_a_host(int rank) {
   const std::string name = fmt::format("r{}", rank);
   ::setenv("NCCL_HOSTID", name.c_str(), 1);
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  ::setenv("NCCL_NET", "Socket", 1);
 }
 
 int rank_main(const TwoRanks& how, int rank, Exchange& exchange, const RankBody& body) {
@@ -70,6 +73,20 @@ std::string reason_of_end(Collective& ranks) {
   } catch (const CollectiveError& error) {
     return error.what();
   }
+}
+
+// The clock of both processes is the same one (CLOCK_MONOTONIC).
+[[noreturn]] void run_child(int pipe, const ChildBody& body) {
+  try {
+    body([pipe] {
+      const auto now = FaultClock::now();
+      require(::write(pipe, &now, sizeof now) == sizeof now, "the pipe is full");
+    });
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+  }
+  std::fflush(nullptr);
+  ::_exit(1);
 }
 
 // A rank that dies as soon as it knows where the others meet.
@@ -114,35 +131,29 @@ std::vector<int> run_two(const TwoRanks& how, const RankBody& body) {
   return statuses;
 }
 
-double life_of_child(std::chrono::milliseconds limit, const std::function<void()>& body) {
-  const auto start = FaultClock::now();
-  std::fflush(nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    try {
-      body();
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "{}\n", error.what());
-    }
-    std::fflush(nullptr);
-    ::_exit(1);
-  }
-  // The kernel ends the wait: this process has one thread.
+double life_of_child(std::chrono::milliseconds limit, const ChildBody& body) {
+  std::array<int, 2> pipe{};
+  require(::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) == 0, "no pipe");
   sigset_t ended;
   ::sigemptyset(&ended);
   ::sigaddset(&ended, SIGCHLD);
-  ::sigprocmask(SIG_BLOCK, &ended, nullptr);
+  ::sigprocmask(SIG_BLOCK, &ended, nullptr);  // sigtimedwait() takes it, also one of before
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) run_child(pipe[1], body);
   const timespec most{limit.count() / 1000, (limit.count() % 1000) * 1'000'000};
+  ::sigtimedwait(&ended, nullptr, &most);
+  const auto end = FaultClock::now();
   int status = 0;
-  if (::waitpid(child, &status, WNOHANG) == 0) {
-    ::sigtimedwait(&ended, nullptr, &most);
-    if (::waitpid(child, &status, WNOHANG) == 0) {
-      ::kill(child, SIGKILL);
-      ::waitpid(child, &status, 0);
-      throw Bad(fmt::format("the process lived on after {} ms", limit.count()));
-    }
+  const bool is_gone = ::waitpid(child, &status, WNOHANG) == child;
+  if (!is_gone) {
+    ::kill(child, SIGKILL);
+    ::waitpid(child, &status, 0);
   }
-  return seconds_since(start);
+  FaultClock::time_point begun;
+  require(::read(pipe[0], &begun, sizeof begun) == sizeof begun, "the fault never began");
+  require(is_gone, fmt::format("the process lived on after {} ms", limit.count()));
+  return std::chrono::duration<double>(end - begun).count();
 }
 
 // Rank 1 dies in the midst of sums. Rank 0 is told soon.
