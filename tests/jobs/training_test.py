@@ -32,6 +32,12 @@ for group in (1, 2):
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=60))
     number = torch.ones(1)
     dist.all_reduce(number)
+    # A group that ends resets connections that others may still read. Rank 0 serves the store.
+    store = dist.distributed_c10d._get_default_store()
+    for word in "summed", "seen":
+        store.set(f"{word}{rank}", "1")
+        if rank == 0 or word == "summed":
+            store.wait([f"{word}{other}" for other in range(size)])
     dist.destroy_process_group()
     if rank == 0:
         print(f"attempt {attempt}: {int(number)} ranks, group {group}", flush=True)
