@@ -21,7 +21,7 @@ TRAINING_DEADLINE = 300  # seconds; the job itself takes some ten
 EPOCHS = 8
 # Two process groups one after the other, at the same port; the first attempt fails then.
 OWN_STORE = """
-import datetime, os, sys
+import datetime, os, sys, time
 import torch, torch.distributed as dist
 rank, size, attempt = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
 assert os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "False"
@@ -32,13 +32,20 @@ for group in (1, 2):
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=60))
     number = torch.ones(1)
     dist.all_reduce(number)
-    # A group that ends resets connections that others may still read. Rank 0 serves the store.
+    # A group that ends resets connections that others may still read.
     store = dist.distributed_c10d._get_default_store()
     for word in "summed", "seen":
         store.set(f"{word}{rank}", "1")
         if rank == 0 or word == "summed":
             store.wait([f"{word}{other}" for other in range(size)])
     dist.destroy_process_group()
+    del store
+    # The next group must not meet at the store of this one.
+    over = f"{__file__}-{sys.argv[1]}-{size}-{attempt}-{group}"
+    if rank == 0:
+        open(over, "w").close()
+    while not os.path.exists(over):
+        time.sleep(0.01)
     if rank == 0:
         print(f"attempt {attempt}: {int(number)} ranks, group {group}", flush=True)
 os._exit(3 if attempt == rank == 0 else 0)  # rank 0 alone, which has said everything by then
