@@ -66,14 +66,24 @@ std::string in_mib(std::uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMib);
 }
 
+// Other constraints mean that the host, or a NUMA node of it, had no memory left.
+OutOfMemory exhausted(std::string_view kill, std::optional<std::uint64_t> limit,
+                      std::optional<std::uint64_t> usage) {
+  if (kill.find("CONSTRAINT_MEMCG") == std::string_view::npos) return {};
+  return {std::string(field(kill, "oom_memcg=")), limit, usage};
+}
+
+// Whether the victim was in `cgroup` or below it. The kernel names cgroups from the host's root,
+// and a process of a container from the container's.
+bool was_in(std::string_view cgroup, std::string_view victim) {
+  if (cgroup == "/") return true;
+  return victim.ends_with(cgroup) || victim.find(fmt::format("{}/", cgroup)) != victim.npos;
+}
+
 }  // namespace
 
-namespace {
-
-// Without a pid it is the last one.
-std::optional<OutOfMemory> find(const std::vector<std::string>& kernel_lines,
-                                std::optional<int> pid) {
-  std::optional<OutOfMemory> last;
+std::vector<LoggedKill> logged_kills(const std::vector<std::string>& kernel_lines) {
+  std::vector<LoggedKill> kills;
   std::optional<std::uint64_t> usage;
   std::optional<std::uint64_t> limit;
   for (const std::string& line : kernel_lines) {
@@ -83,32 +93,32 @@ std::optional<OutOfMemory> find(const std::vector<std::string>& kernel_lines,
       limit = kib(field(line, "limit "));
     }
     if (!line.starts_with("oom-kill:")) continue;
-    if (!pid ||
-        leading_number<std::uint64_t>(field(line, ",pid=")) == static_cast<std::uint64_t>(*pid)) {
-      // Other constraints mean that the host, or a NUMA node of it, had no memory left.
-      OutOfMemory found;
-      if (line.find("CONSTRAINT_MEMCG") != std::string::npos) {
-        found = {std::string(field(line, "oom_memcg=")), limit, usage};
-      }
-      if (pid) return found;
-      last = found;
-    }
+    kills.push_back({.pid = leading_number<std::uint64_t>(field(line, ",pid=")),
+                     .victim_cgroup = std::string(field(line, ",task_memcg=")),
+                     .record = exhausted(line, limit, usage)});
     // They belonged to that kill. The next one may be of the whole host, and has none.
     usage.reset();
     limit.reset();
   }
-  return last;
+  return kills;
 }
-
-}  // namespace
 
 std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& kernel_lines,
                                               int pid) {
-  return find(kernel_lines, pid);
+  const std::vector<LoggedKill> kills = logged_kills(kernel_lines);
+  const auto found = std::find_if(kills.begin(), kills.end(), [pid](const LoggedKill& kill) {
+    return kill.pid == static_cast<std::uint64_t>(pid);
+  });
+  return found == kills.end() ? std::nullopt : std::optional(found->record);
 }
 
-std::optional<OutOfMemory> last_out_of_memory(const std::vector<std::string>& kernel_lines) {
-  return find(kernel_lines, std::nullopt);
+std::optional<OutOfMemory> last_out_of_memory(const std::vector<std::string>& kernel_lines,
+                                              std::string_view cgroup) {
+  const std::vector<LoggedKill> kills = logged_kills(kernel_lines);
+  const auto found = std::find_if(kills.rbegin(), kills.rend(), [cgroup](const LoggedKill& kill) {
+    return was_in(cgroup, kill.victim_cgroup);
+  });
+  return found == kills.rend() ? std::nullopt : std::optional(found->record);
 }
 
 bool is_word_of_a_kill(std::string_view line) {
@@ -200,6 +210,11 @@ OutOfMemory exhausted_cgroup(MemoryFolder folder, std::string cgroup) {
   }
 }
 
+std::string own_charged_cgroup() {
+  const auto charged = charged_cgroup();
+  return charged ? charged->cgroup : "/";
+}
+
 OutOfMemory own_cgroup_memory() {
   auto charged = charged_cgroup();
   if (!charged) return {.cgroup = own_memory_cgroup()};
@@ -211,8 +226,8 @@ void complete(OutOfMemory& record) {
   if (folder) read_files(*folder, record);
 }
 
-KillExplainer::KillExplainer(KernelLog log, Count oom_kills)
-    : log_(std::move(log)), oom_kills_(std::move(oom_kills)) {}
+KillExplainer::KillExplainer(KernelLog log, Count oom_kills, Cgroup own_cgroup)
+    : log_(std::move(log)), oom_kills_(std::move(oom_kills)), own_cgroup_(std::move(own_cgroup)) {}
 
 // Says less rather than something wrong. Only a record of this pid, or a count that rose in this
 // attempt, proves an out-of-memory kill.
@@ -241,19 +256,19 @@ void KillExplainer::read_log() {
   for (std::string& line : log_.read_new()) lines_.push_back(std::move(line));
 }
 
-std::optional<OutOfMemory> KillExplainer::last_in_log() const {
+std::optional<OutOfMemory> KillExplainer::last_in_log(std::string_view cgroup) const {
   return last_out_of_memory(
-      {lines_.begin() + static_cast<std::ptrdiff_t>(lines_before_), lines_.end()});
+      {lines_.begin() + static_cast<std::ptrdiff_t>(lines_before_), lines_.end()}, cgroup);
 }
 
 // Other processes may share our cgroup, and others yet the host. So it is not said whose child it
-// was.
+// was. A count that rose tells of our cgroup, and the kills of others are passed over.
 std::string KillExplainer::explain_child(bool says_killed) {
   read_log();
   const auto kills = oom_kills_();
   const bool is_ours = kills && kills_before_ && *kills > *kills_before_;
   if (!is_ours && !says_killed) return {};
-  auto record = last_in_log();
+  auto record = last_in_log(is_ours ? own_cgroup_() : "/");
   if (record) complete(*record);
   if (!record && is_ours) record = own_cgroup_memory();
   if (!record) return {};

@@ -26,13 +26,25 @@ struct OutOfMemory {
   bool operator==(const OutOfMemory&) const = default;
 };
 
+// A kill that the kernel's log tells of.
+struct LoggedKill {
+  std::optional<std::uint64_t> pid{};
+  std::string victim_cgroup{};  // to which the victim's memory was charged
+  OutOfMemory record{};         // limit and peak only if the log tells them
+};
+
+// The kills of the kernel's lines, the oldest first.
+std::vector<LoggedKill> logged_kills(const std::vector<std::string>& kernel_lines);
+
 // Looks for the kill of `pid` in the kernel's lines, the oldest of which comes first. Limit and
 // peak are set only if the log tells them. Nothing if the log does not name this pid.
 std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& kernel_lines,
                                               int pid);
 
-// The last kill of `kernel_lines`, whoever was killed. Nothing if there was none.
-std::optional<OutOfMemory> last_out_of_memory(const std::vector<std::string>& kernel_lines);
+// The last kill of a process in `cgroup`, or below it. Nothing if there was none. "/": of any
+// process.
+std::optional<OutOfMemory> last_out_of_memory(const std::vector<std::string>& kernel_lines,
+                                              std::string_view cgroup);
 
 // Whether a line tells of a child that got SIGKILL, as PyTorch's data loader, Python's pools and
 // shells say it.
@@ -64,6 +76,8 @@ class KernelLog {
 // count where the victim is, whatever cgroup had no memory left. Nothing if there is no such file
 // to read.
 std::optional<std::uint64_t> own_cgroup_oom_kills();
+// That cgroup, or "/" if there is none.
+std::string own_charged_cgroup();
 // The cgroup that had no memory left when a process of this one was killed: exhausted_cgroup().
 OutOfMemory own_cgroup_memory();
 // Chooses among a cgroup and those above it: the lowest that has used 99 % of its limit or more.
@@ -82,7 +96,11 @@ class KillExplainer {
  public:
   using Count = std::function<std::optional<std::uint64_t>()>;
 
-  explicit KillExplainer(KernelLog log = KernelLog(), Count oom_kills = own_cgroup_oom_kills);
+  using Cgroup = std::function<std::string()>;
+
+  // `own_cgroup`: the one whose kills are counted.
+  explicit KillExplainer(KernelLog log = KernelLog(), Count oom_kills = own_cgroup_oom_kills,
+                         Cgroup own_cgroup = own_charged_cgroup);
 
   // Call it before the workers of an attempt start: kills that were counted until now say nothing
   // about them.
@@ -101,10 +119,11 @@ class KillExplainer {
 
  private:
   void read_log();
-  std::optional<OutOfMemory> last_in_log() const;
+  std::optional<OutOfMemory> last_in_log(std::string_view cgroup) const;
 
   KernelLog log_;
   Count oom_kills_;
+  Cgroup own_cgroup_;
   std::vector<std::string> lines_;             // of the log, since the job's start
   std::size_t lines_before_ = 0;               // of them, when this attempt began
   std::optional<std::uint64_t> kills_before_;  // the count when this attempt began

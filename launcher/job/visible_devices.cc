@@ -79,21 +79,41 @@ std::optional<NamedDevice> named_device(const std::vector<std::string>& ids, std
   return NamedDevice{*device, *device == kSomeDevice ? std::string(word) : std::to_string(*device)};
 }
 
+enum class Taken { kNew, kRepeats, kIsNone };
+
+// The devices that a list has named. Each device of an unknown id is taken by one id or number.
+class TakenDevices {
+ public:
+  explicit TakenDevices(const std::vector<std::string>& ids)
+      : ids_(ids), unknown_(std::count(ids.begin(), ids.end(), "")) {}
+
+  Taken take(const NamedDevice& named) {
+    if (!seen_.insert(named.name).second) return Taken::kRepeats;
+    const bool is_some = named.device == kSomeDevice;
+    if (!is_some && !ids_[static_cast<std::size_t>(named.device)].empty()) return Taken::kNew;
+    if (unknown_ == 0) return is_some ? Taken::kIsNone : Taken::kRepeats;
+    --unknown_;
+    return Taken::kNew;
+  }
+
+ private:
+  const std::vector<std::string>& ids_;
+  std::ptrdiff_t unknown_;
+  std::set<std::string> seen_{};
+};
+
 // Reads words that name devices by number or by id, up to the first that names none.
 std::vector<int> named_devices(const std::vector<std::string>& ids,
                                const std::vector<std::string_view>& words, std::string_view id_mark,
                                Repeat repeat) {
-  auto unknown = std::count(ids.begin(), ids.end(), "");
+  TakenDevices taken(ids);
   std::vector<int> devices;
-  std::set<std::string> seen;
   for (const std::string_view word : words) {
     const auto found = named_device(ids, word, id_mark);
-    if (!found) break;
-    const bool is_new = seen.insert(found->name).second;
-    if (!is_new && repeat == Repeat::kCountsOnce) continue;
-    if (!is_new) return repeat == Repeat::kEmpties ? std::vector<int>{} : devices;
-    if (found->device == kSomeDevice && unknown-- == 0) break;
-    devices.push_back(found->device);
+    const Taken how = found ? taken.take(*found) : Taken::kIsNone;
+    if (how == Taken::kNew) devices.push_back(found->device);
+    if (how == Taken::kRepeats && repeat == Repeat::kEmpties) return {};
+    if (how == Taken::kIsNone || (how == Taken::kRepeats && repeat == Repeat::kEnds)) break;
   }
   return devices;
 }

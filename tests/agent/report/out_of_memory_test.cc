@@ -76,12 +76,14 @@ constexpr const char* kByAnother = "sent by another process; no record of the ou
 class KillExplainerTest : public FolderTest {
  protected:
   KillExplainer explainer(const char* log) {
-    KillExplainer made(KernelLog(log), [this] { return kills; });
+    KillExplainer made(
+        KernelLog(log), [this] { return kills; }, [this] { return cgroup; });
     made.attempt_started();
     made.workers_started();
     return made;
   }
   std::optional<std::uint64_t> kills = 5;
+  std::string cgroup = "/";
 };
 
 TEST_F(KillExplainerTest, ACountThatGrewInThisAttemptIsTheKiller) {
@@ -117,6 +119,35 @@ TEST_F(KillExplainerTest, AChildsKillInTheLogCountsWhereTheWorkerTellsOfIt) {
   EXPECT_NE(found.explain_child(true).find("the host had none left"), std::string::npos);
   found.attempt_started();
   EXPECT_EQ(found.explain_child(true), "") << "of an earlier attempt";
+}
+
+// Two jobs of one host run out of memory at once.
+TEST_F(KillExplainerTest, TheKillOfAnotherJobIsNotTakenForOurs) {
+  { std::ofstream(folder / "kmsg") << "6,1,1,-;before the job\n"; }
+  for (const char* ours : {"/job/1", "/1"}) {  // the second: of a container's own root
+    cgroup = ours;
+    KillExplainer found = explainer((folder / "kmsg").c_str());
+    {
+      std::ofstream log(folder / "kmsg", std::ios::app);
+      for (const char* victim : {"/job/1", "/job/1/worker", "/job/12", "/job"})
+        log << "6,2,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=" << victim
+            << ",task_memcg=" << victim << ",task=x,pid=78,uid=0\n";
+    }
+    kills = *kills + 1;
+    EXPECT_NE(found.explain_child(false).find("cgroup /job/1/worker"), std::string::npos) << ours;
+  }
+}
+
+TEST_F(KillExplainerTest, TheCountTellsOfOurCgroupWhereTheLogHasOnlyOthers) {
+  { std::ofstream(folder / "kmsg") << "6,1,1,-;before the job\n"; }
+  cgroup = "/job/1";
+  KillExplainer found = explainer((folder / "kmsg").c_str());
+  std::ofstream(folder / "kmsg", std::ios::app)
+      << "6,2,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/job/2,task_memcg=/job/2,pid=78";
+  kills = 6;
+  const std::string told = found.explain_child(true);
+  EXPECT_NE(told.find("out of memory"), std::string::npos) << told;
+  EXPECT_EQ(told.find("/job/2"), std::string::npos) << told;
 }
 
 TEST(WordOfAKill, IsHowDataLoadersPoolsAndShellsSayIt) {

@@ -11,7 +11,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "jobs"))
 import namespaces_test  # noqa: E402
-from support import Job, main, with_variables  # noqa: E402
+from support import Job, main, sanitized, with_variables  # noqa: E402
 
 # Stands before a host whose clock is 2 s ahead. All connections to there come to port 9, and go on
 # to their own port. The first answer of each connection is the clock, 8 bytes. A host of namespaces
@@ -31,7 +31,7 @@ server = socket.create_server(("", 9))
 print("ready", flush=True)
 while True: threading.Thread(target=serve, args=server.accept()[:1], daemon=True).start()
 """
-LIMIT = 3  # seconds for the checks between two nodes
+LIMIT = 6 if sanitized() else 3  # seconds for the checks between two nodes
 TRIES = 3  # a busy machine may take longer now and then
 DEADLINE = 60
 

@@ -75,6 +75,13 @@ TEST(VisibleToRocr, TakesNumbersAndUuidsUpToTheFirstThatIsNoNewDevice) {
   EXPECT_EQ(visible_to_rocr(kFour, ""), Devices{});
 }
 
+TEST(VisibleToRocr, ANumberMayRepeatAnIdThatTheDriverDoesNotSay) {
+  EXPECT_EQ(visible_to_rocr({"GPU-1", ""}, "gpu-x,0,1"), (Devices{kSomeDevice, 0}));
+  EXPECT_EQ(visible_to_rocr({"", ""}, "gpu-x,0,1"), (Devices{kSomeDevice, 0}));
+  EXPECT_EQ(visible_to_rocr({"", ""}, "0,1,gpu-x"), (Devices{0, 1}));
+  EXPECT_EQ(visible_to_hip({"", "", "GPU-1"}, "gpu-x,0,1,2"), (Devices{kSomeDevice, 0, 2}));
+}
+
 TEST(VisibleToHip, CountsADeviceThatIsNamedAgainOnce) {
   EXPECT_EQ(visible_to_hip(kFour, "2,2,0"), (Devices{2, 0}));
   EXPECT_EQ(visible_to_hip(kFour, "1,-1,0"), Devices{1});
