@@ -127,7 +127,10 @@ LeadershipActions Leadership::probed_in_vain(Ticket ticket, LeaderRefusal refuse
   if (refused == LeaderRefusal::kPerhaps && closed_at_) refused = LeaderRefusal::kYes;
   if (refused != LeaderRefusal::kPerhaps) refused_since_.reset();
   if (refused == LeaderRefusal::kNo || seen_ != reached_) return pause(rules_.look_again, now);
-  if (refused == LeaderRefusal::kPerhaps && !refused_since_) refused_since_ = now;
+  if (refused == LeaderRefusal::kPerhaps) {
+    const bool is_another = now > std::exchange(refused_at_, now) + rules_.refused_within;
+    if (!refused_since_ || is_another) refused_since_ = now;
+  }
   const bool may_live = refused_since_ && now < *refused_since_ + rules_.refused_for;
   return may_live ? pause(rules_.retry, now) : grant(seen_.revision, now);
 }

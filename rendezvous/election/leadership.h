@@ -12,10 +12,11 @@
 // address. A refused connection, where one was taken before, means that the process is dead. The
 // key is taken over at once, by a transaction that compares its revision. So one of many wins. A
 // firewall that is loaded anew refuses as well, and resets open connections. If it may be that, the
-// refusal must last. It closes nothing. So it is none if the leader's kernel has just closed a
-// connection. That connection is the session's, or one on which nobody speaks (grpc/liveness.h).
-// Silence may be the network's, and a leader whom we never reached may be behind a firewall that
-// refuses. Then the lease decides, and the candidate watches the key and looks again.
+// refusal must last, and be looked at meanwhile. It closes nothing. So it is none if the leader's
+// kernel has just closed a connection. That connection is the session's, or one on which nobody
+// speaks (grpc/liveness.h). Silence may be the network's, and a leader whom we never reached may be
+// behind a firewall that refuses. Then the lease decides, and the candidate watches the key and
+// looks again.
 //
 // A leader may publish only by transactions that compare the key's revision. Beside that it steps
 // down by its own clock. Its lease counts from when it sent the confirmed request, since etcd
@@ -67,6 +68,9 @@ struct LeadershipRules {
   std::chrono::milliseconds look_again{500};
   // A refusal that may be a firewall's counts when it has lasted so long.
   std::chrono::milliseconds refused_for{2500};
+  // Two refusals that are further apart are not one. A candidate that stood still has not seen how
+  // the leader took connections meanwhile.
+  std::chrono::milliseconds refused_within{2500};
   // A process that dies closes all of its connections in that time.
   std::chrono::milliseconds ends_within{1000};
   std::chrono::milliseconds contact_limit{60'000};  // until etcd has answered for the first time
@@ -261,6 +265,7 @@ class Leadership {
   KeyHolder reached_;                  // the last leader that took a connection of ours
   std::optional<Time> closed_at_;      // a connection to it, since it let us in
   std::optional<Time> refused_since_;  // perhaps, each probe of this one
+  Time refused_at_{};                  // perhaps, the last probe
   std::int64_t if_revision_ = 0;       // of the key that we are about to take over
   std::string last_problem_;           // why etcd did not answer
   bool is_contacted_ = false;          // etcd has answered once

@@ -13,8 +13,8 @@ constexpr int kMostReconnectMs = 500;
 constexpr int kSilentLooks = 4;  // looks at a leader that stands still, each after a second
 // A refusal that lasts longer may count; clocks differ by a hundredth.
 constexpr milliseconds kFirewall{2400};
-// A candidate may try so seldom, if etcd does not answer it meanwhile.
-constexpr milliseconds kBetweenTries{2500};
+// Refusals that are further apart are two, by each clock.
+constexpr milliseconds kBetweenTries{2600};
 constexpr int kUnseenDeaths = 8;  // one in so many
 // A death that its followers see is no firewall's work, and they do not wait.
 constexpr milliseconds kSeenWithin{1000};

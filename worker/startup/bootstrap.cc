@@ -61,7 +61,7 @@ Result<std::unique_ptr<Collective>> join_gpus(const WorkerEnv& world,
                                               const BootstrapOptions& options, int gpu,
                                               Exchange& exchange) {
   const NcclJob job{
-      .rank = world.rank, .ranks = world.world_size, .local_rank = gpu, .timeout = options.timeout};
+      .rank = world.rank, .ranks = world.world_size, .gpu = gpu, .timeout = options.timeout};
   if (world.world_size == 1) return join_nccl(job, exchange);
   auto board = make_store_board(world, "nccl");
   if (!board) return board.error();

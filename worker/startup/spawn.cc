@@ -34,11 +34,9 @@ Result<std::unique_ptr<Collective>> join_spawned_gpus(const WorkerEnv& world,
   const auto why = why_no_gpus(world.rank, gpu, exchanges.devices);
   if (!why) return why.error();
   if (!why->empty()) return Error(ErrorCode::kInvalidArgument, *why);
-  return join_nccl({.rank = world.rank,
-                    .ranks = world.world_size,
-                    .local_rank = *gpu,
-                    .timeout = options.timeout},
-                   exchanges.collective);
+  return join_nccl(
+      {.rank = world.rank, .ranks = world.world_size, .gpu = *gpu, .timeout = options.timeout},
+      exchanges.collective);
 }
 
 Result<std::unique_ptr<Collective>> join_spawned(const WorkerEnv& world,

@@ -122,20 +122,19 @@ TEST_F(KillExplainerTest, AChildsKillInTheLogCountsWhereTheWorkerTellsOfIt) {
 }
 
 // Two jobs of one host run out of memory at once.
-TEST_F(KillExplainerTest, TheKillOfAnotherJobIsNotTakenForOurs) {
-  { std::ofstream(folder / "kmsg") << "6,1,1,-;before the job\n"; }
-  for (const char* ours : {"/job/1", "/1"}) {  // the second: of a container's own root
-    cgroup = ours;
-    KillExplainer found = explainer((folder / "kmsg").c_str());
-    {
-      std::ofstream log(folder / "kmsg", std::ios::app);
-      for (const char* victim : {"/job/1", "/job/1/worker", "/job/12", "/job"})
-        log << "6,2,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=" << victim
-            << ",task_memcg=" << victim << ",task=x,pid=78,uid=0\n";
-    }
-    kills = *kills + 1;
-    EXPECT_NE(found.explain_child(false).find("cgroup /job/1/worker"), std::string::npos) << ours;
-  }
+TEST(LastOutOfMemory, IsOfThatCgroupAndNotOfAnotherJobs) {
+  std::vector<std::string> lines;
+  for (const std::string victim : {"/job/1", "/job/1/worker", "/job/12", "/job"})
+    lines.push_back("oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=" + victim +
+                    ",task_memcg=" + victim + ",task=x,pid=78,uid=0");
+  const auto exhausted = [&](std::string_view cgroup) {
+    return last_out_of_memory(lines, cgroup).value_or(OutOfMemory{"none"}).cgroup;
+  };
+  EXPECT_EQ(exhausted("/job/1"), "/job/1/worker");
+  EXPECT_EQ(exhausted("/1"), "/job/1/worker") << "as a container names its own";
+  EXPECT_EQ(exhausted("/job/12"), "/job/12");
+  EXPECT_EQ(exhausted("/job/2"), "none");
+  EXPECT_EQ(exhausted("/"), "/job");
 }
 
 TEST_F(KillExplainerTest, TheCountTellsOfOurCgroupWhereTheLogHasOnlyOthers) {

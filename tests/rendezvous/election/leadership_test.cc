@@ -106,6 +106,20 @@ TEST_F(LeadershipTest, ARefusalOfAnotherHostMustLast) {
   EXPECT_EQ(perhaps_refused(), "grant");
 }
 
+// A candidate that stood still has not seen how the leader lived between two firewalls.
+TEST_F(LeadershipTest, TwoRefusalsFarApartAreNotOne) {
+  follow();
+  show(leadership.leader_lost(now));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "");
+  EXPECT_EQ(after(milliseconds(2501)), "read");
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "");
+  EXPECT_EQ(after(milliseconds(2500)), "read");
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "grant");
+}
+
 // No firewall closes a connection. So the process is dead, and nobody waits.
 TEST_F(LeadershipTest, ARefusalBehindAClosedConnectionCountsAtOnce) {
   follow();

@@ -12,19 +12,45 @@ void check_cuda(cudaError_t status, const char* doing) {
   throw CollectiveError(fmt::format("{}: CUDA: {}", doing, cudaGetErrorString(status)));
 }
 
+std::string allocate_twice(std::size_t bytes, const std::function<std::string()>& allocate,
+                           const std::function<void()>& make_room) {
+  std::string why = allocate();
+  if (!why.empty() && make_room) {
+    make_room();
+    why = allocate();
+  }
+  // A failure stays CUDA's last error, and LibTorch would take it for that of its next kernel.
+  cudaGetLastError();
+  if (why.empty()) return {};
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return why;
+  return fmt::format("{}: {} bytes are wanted, {} of {} are free", why, bytes, free, total);
+}
+
 bool is_captured(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check_cuda(cudaStreamIsCapturing(stream, &status), "look at a stream");
   return status != cudaStreamCaptureStatusNone;
 }
 
-void Staging::reserve(std::size_t bytes) {
+void* gpu_memory(std::size_t bytes, const std::function<void()>& make_room) {
+  void* memory = nullptr;
+  const auto allocate = [&]() -> std::string {
+    const cudaError_t status = cudaMalloc(&memory, bytes);
+    return status == cudaSuccess ? "" : fmt::format("CUDA: {}", cudaGetErrorString(status));
+  };
+  const std::string why = allocate_twice(bytes, allocate, make_room);
+  if (!why.empty()) throw CollectiveError("allocate GPU memory: " + why);
+  return memory;
+}
+
+void Staging::reserve(std::size_t bytes, const std::function<void()>& make_room) {
   if (bytes <= bytes_) return;
   release();
   const std::size_t length = std::bit_ceil(bytes);
+  gpu_ = static_cast<std::byte*>(gpu_memory(length, make_room));
   void* memory = nullptr;
-  check_cuda(cudaMalloc(&memory, length), "allocate GPU memory");
-  gpu_ = static_cast<std::byte*>(memory);
   check_cuda(cudaMallocHost(&memory, length), "allocate host memory for the GPU");
   host_ = static_cast<std::byte*>(memory);
   bytes_ = length;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <utility>
 
 namespace ddprun::worker {
@@ -13,13 +14,25 @@ namespace ddprun::worker {
 // Throws unless `status` is success. `doing`: what failed, "make an event".
 void check_cuda(cudaError_t status, const char* doing);
 
-// The streams of the program, from LibTorch; tests give their own.
-struct GpuStreams {
+// A collective shares its GPU with the program, and asks it for this. It is LibTorch's; tests give
+// their own.
+struct GpuProgram {
   // A new stream for a collective. Its maker keeps it for life.
   std::function<cudaStream_t()> make;
   // The calling thread's current stream. It changes, so it is asked each time.
   std::function<cudaStream_t()> current;
+  // Gives back to the driver what the program keeps of this GPU and does not use. May be empty.
+  std::function<void()> give_back{};
 };
+
+// Asks `allocate` for memory. If there is none, `make_room` is called, and `allocate` once more.
+// The empty text if one of them succeeds. Else why not: as `allocate` says it, with the GPU's
+// numbers.
+std::string allocate_twice(std::size_t bytes, const std::function<std::string()>& allocate,
+                           const std::function<void()>& make_room);
+
+// Memory of the current GPU, by cudaMalloc() and allocate_twice(). Throws CollectiveError.
+void* gpu_memory(std::size_t bytes, const std::function<void()>& make_room);
 
 // This thread makes calls that CUDA forbids while another one captures a graph: they would break
 // it. They concern no stream that is captured.
@@ -109,7 +122,7 @@ class Staging {
   Staging& operator=(Staging&&) = delete;
   ~Staging() { release(); }
 
-  void reserve(std::size_t bytes);
+  void reserve(std::size_t bytes, const std::function<void()>& make_room);
   std::byte* gpu() const { return gpu_; }
   std::byte* host() const { return host_; }
   // The GPU may hang: to free it would wait.

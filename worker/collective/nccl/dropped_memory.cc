@@ -33,7 +33,7 @@ std::shared_ptr<std::byte> DroppedMemory::own(std::byte* memory, Free free) {
 void DroppedMemory::drop(std::byte* memory, const Free& free) {
   if (communicator_->failed()) return;
   const OnGpu here(gpu_);
-  const cudaStream_t stream = streams_.current();
+  const cudaStream_t stream = program_.current();
   if (is_captured(stream)) return share_with_graph(stream, own(memory, free));
   Event used(stream);
   {
@@ -106,6 +106,11 @@ void DroppedMemory::collect() {
   const std::lock_guard lock(mutex_);
   count_ += static_cast<int>(still.size());
   std::ranges::move(still, std::back_inserter(waiting_));
+}
+
+void DroppedMemory::make_room() {
+  collect();
+  if (program_.give_back) program_.give_back();
 }
 
 void DroppedMemory::close(std::chrono::milliseconds limit) {

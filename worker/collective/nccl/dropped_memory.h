@@ -20,8 +20,8 @@ namespace ddprun::worker {
 
 class DroppedMemory : public std::enable_shared_from_this<DroppedMemory> {
  public:
-  DroppedMemory(std::shared_ptr<Communicator> communicator, GpuStreams streams, int gpu)
-      : communicator_(std::move(communicator)), streams_(std::move(streams)), gpu_(gpu) {}
+  DroppedMemory(std::shared_ptr<Communicator> communicator, GpuProgram program, int gpu)
+      : communicator_(std::move(communicator)), program_(std::move(program)), gpu_(gpu) {}
 
   // `free`: called once, when no stream and no graph uses the memory.
   using Free = std::function<void()>;
@@ -33,6 +33,9 @@ class DroppedMemory : public std::enable_shared_from_this<DroppedMemory> {
 
   // Frees what it can. The collective calls it; no stream of this thread is captured.
   void collect();
+
+  // Before memory is asked for once more: frees what it can, of the program too.
+  void make_room();
 
   // The collective goes: frees what it can within `limit`. From then on the last owner of memory
   // frees it, and waits for the stream.
@@ -53,7 +56,7 @@ class DroppedMemory : public std::enable_shared_from_this<DroppedMemory> {
   bool empty() const { return count_.load(std::memory_order_acquire) == 0; }
 
   const std::shared_ptr<Communicator> communicator_;
-  const GpuStreams streams_;
+  const GpuProgram program_;
   const int gpu_;
   std::atomic<int> count_ = 0;  // of both below
   std::mutex mutex_;            // for all below; never held during a call of CUDA

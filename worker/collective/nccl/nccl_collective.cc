@@ -1,24 +1,36 @@
 #include "worker/collective/nccl/nccl_collective.h"
 
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <utility>
 
+#include "base/log.h"
 #include "worker/collective/nccl/nccl_join.h"
 
 namespace ddprun::worker {
 namespace {
 
+// LibTorch keeps what tensors have freed. It refuses to empty that while a graph is captured.
+void empty_cache() {
+  try {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+  } catch (const c10::Error& refused) {
+    log::debug(fmt::format("LibTorch keeps its cache: {}", refused.what_without_backtrace()));
+  }
+}
+
 // Streams come from a pool that all of the process share.
-GpuStreams torch_streams(int gpu) {
+GpuProgram torch_program(int gpu) {
   const auto device = static_cast<c10::DeviceIndex>(gpu);
   return {.make =
               [device] {
                 return c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device).stream();
               },
-          .current = [device] { return c10::cuda::getCurrentCUDAStream(device).stream(); }};
+          .current = [device] { return c10::cuda::getCurrentCUDAStream(device).stream(); },
+          .give_back = empty_cache};
 }
 
 }  // namespace
@@ -26,8 +38,8 @@ GpuStreams torch_streams(int gpu) {
 Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange,
                                               std::unique_ptr<DesyncBoard> board) {
   return join_nccl_on(
-      {.job = job, .streams = torch_streams(job.local_rank), .optional = find_nccl_optional()},
-      exchange, std::move(board));
+      {.job = job, .program = torch_program(job.gpu), .optional = find_nccl_optional()}, exchange,
+      std::move(board));
 }
 
 std::string gpu_id(int gpu) {

@@ -29,12 +29,12 @@ namespace ddprun::worker {
 struct NcclJob {
   int rank = 0;
   int ranks = 1;
-  int local_rank = 0;                   // the number of this rank's GPU
+  int gpu = 0;                          // the number of this rank's GPU
   std::chrono::milliseconds timeout{};  // of the bring-up, and of each operation afterwards
   Ticket last_ticket = 0;               // tickets count on from here: tests start below the wrap
 };
 
-// All ranks must call it: they meet over `exchange`. Makes GPU local_rank this thread's current
+// All ranks must call it: they meet over `exchange`. Makes GPU `gpu` this thread's current
 // device. Errors: this build has no NCCL, or there is no such GPU. Or NCCL fails, or a rank does
 // not come in time. Sums of 16-bit floats may round more than once: NCCL decides. With a `board`
 // ranks that wait for long compare what they do (desync_report.h): all must give one, cleared, or

@@ -65,10 +65,9 @@ Result<std::unique_ptr<Collective>> join_nccl_on(const NcclParts& parts, Exchang
   if (std::string why = why_no_gpu(); !why.empty()) {
     return Error(ErrorCode::kInvalidArgument, std::move(why));
   }
-  if (const cudaError_t set = cudaSetDevice(job.local_rank); set != cudaSuccess) {
+  if (const cudaError_t set = cudaSetDevice(job.gpu); set != cudaSuccess) {
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("GPU {} for local rank {}: {}", job.local_rank, job.local_rank,
-                             cudaGetErrorString(set)));
+                 fmt::format("GPU {} for rank {}: {}", job.gpu, job.rank, cudaGetErrorString(set)));
   }
   const auto id = agree_on_id(job, exchange);
   if (!id) return id.error();

@@ -20,7 +20,7 @@ struct NcclLimits {
 
 struct NcclParts {
   NcclJob job;
-  GpuStreams streams;
+  GpuProgram program;
   NcclOptional optional;
   NcclLimits limits{};
   EndProcess end_process = end_process_with_records;

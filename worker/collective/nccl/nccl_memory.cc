@@ -12,11 +12,6 @@ namespace {
 
 constexpr std::size_t kProbeBytes = 4096;
 
-void check_nccl(ncclResult_t result, const char* doing) {
-  if (result == ncclSuccess) return;
-  throw CollectiveError(fmt::format("{}: NCCL: {}", doing, ncclGetErrorString(result)));
-}
-
 }  // namespace
 
 // A registration that fails leaves the communicator usable, or the next call finds that it does
@@ -40,15 +35,19 @@ bool NcclMemory::can_register() const {
 }
 
 std::shared_ptr<std::byte> NcclMemory::plain(std::size_t bytes) const {
-  void* memory = nullptr;
-  check_cuda(cudaMalloc(&memory, bytes), "allocate GPU memory");
+  void* memory = gpu_memory(bytes, [this] { dropped_->make_room(); });
   return dropped_->own(static_cast<std::byte*>(memory), [memory] { cudaFree(memory); });
 }
 
 // It may outlive the communicator.
 std::shared_ptr<std::byte> NcclMemory::registered(std::size_t bytes) const {
   void* memory = nullptr;
-  check_nccl(optional_.allocate(&memory, bytes), "allocate GPU memory");
+  const auto allocate = [&]() -> std::string {
+    const ncclResult_t result = optional_.allocate(&memory, bytes);
+    return result == ncclSuccess ? "" : fmt::format("NCCL: {}", ncclGetErrorString(result));
+  };
+  const std::string why = allocate_twice(bytes, allocate, [this] { dropped_->make_room(); });
+  if (!why.empty()) throw CollectiveError("allocate GPU memory: " + why);
   void* handle = nullptr;
   try {
     handle = communicator_->add(memory, bytes);

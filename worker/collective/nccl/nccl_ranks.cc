@@ -75,16 +75,16 @@ const char* doing(const LaunchRequest& request) {
 
 NcclRanks::NcclRanks(const NcclParts& parts)
     : parts_(parts),
-      stream_(parts.streams.make()),
+      stream_(parts.program.make()),
       launched_(parts.job.last_ticket),
-      communicator_(std::make_shared<Communicator>(parts.job.rank, parts.job.local_rank,
-                                                   parts.optional, parts.limits.abort)),
-      dropped_(std::make_shared<DroppedMemory>(communicator_, parts.streams, parts.job.local_rank)),
+      communicator_(std::make_shared<Communicator>(parts.job.rank, parts.job.gpu, parts.optional,
+                                                   parts.limits.abort)),
+      dropped_(std::make_shared<DroppedMemory>(communicator_, parts.program, parts.job.gpu)),
       memory_(communicator_, dropped_, parts.optional),
       watcher_(std::make_shared<NcclWatcher>(communicator_,
                                              NcclWatcher::Options{.rank = parts.job.rank,
                                                                   .ranks = parts.job.ranks,
-                                                                  .gpu = parts.job.local_rank,
+                                                                  .gpu = parts.job.gpu,
                                                                   .timeout = parts.job.timeout})) {
   communicator_->on_failure([watcher = std::weak_ptr(watcher_)] {
     if (const auto waked = watcher.lock()) waked->wake();
@@ -93,7 +93,7 @@ NcclRanks::NcclRanks(const NcclParts& parts)
 }
 
 NcclRanks::~NcclRanks() {
-  const OnGpu here(job().local_rank);
+  const OnGpu here(job().gpu);
   if (!watcher_->wait_for_all(kFarewell)) communicator_->give_up();
   watcher_->stop(parts_.limits.abort);
   sums_.clear();
@@ -121,7 +121,7 @@ void NcclRanks::form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board)
 }
 
 void NcclRanks::check() {
-  const OnGpu here(job().local_rank);
+  const OnGpu here(job().gpu);
   communicator_->check();
   let_go();
 }
@@ -136,7 +136,7 @@ void NcclRanks::let_go() {
 }
 
 // The program captures what its stream gets from now on.
-bool NcclRanks::capturing() const { return is_captured(parts_.streams.current()); }
+bool NcclRanks::capturing() const { return is_captured(parts_.program.current()); }
 
 void NcclRanks::refuse_in_a_capture(const char* what) const {
   if (!capturing() && !is_captured(stream_)) return;
@@ -166,7 +166,7 @@ NcclRanks::Work NcclRanks::launch_operation(std::uint32_t operation, const char*
                                             const std::function<void()>& after) {
   auto work = watcher_->watch(operation, Part::kEnds);
   put_in_stream(*work, [&] {
-    std::optional<Event> ready(parts_.streams.current());
+    std::optional<Event> ready(parts_.program.current());
     ready->hold(stream_);
     communicator_->run(doing, call);
     if (after) after();
@@ -179,9 +179,9 @@ NcclRanks::Work NcclRanks::launch_operation(std::uint32_t operation, const char*
 Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& call,
                                    std::shared_ptr<std::byte> memory) {
   try {
-    dropped_->share_with_graph(parts_.streams.current(), std::move(memory),
+    dropped_->share_with_graph(parts_.program.current(), std::move(memory),
                                communicator_->in_a_graph());
-    Event(parts_.streams.current()).hold(stream_);
+    Event(parts_.program.current()).hold(stream_);
     communicator_->run(doing, call);
     return Event(stream_);
   } catch (const CollectiveError& error) {
@@ -195,25 +195,25 @@ void NcclRanks::do_in_order(const Transfer& transfer, std::size_t bytes,
                             const Communicator::Call& call, const std::function<void()>& after) {
   check();
   if (capturing())
-    return capture_operation(transfer.doing, call, nullptr).hold(parts_.streams.current());
+    return capture_operation(transfer.doing, call, nullptr).hold(parts_.program.current());
   refuse_in_a_capture("a transfer of another stream");
   const auto operation = watcher_->begin(transfer.kind, bytes, Dtype::kUInt8, transfer.peer);
   const auto work = launch_operation(operation, transfer.doing, call, after);
-  work->done().hold(parts_.streams.current());
+  work->done().hold(parts_.program.current());
 }
 
 // The current stream may use it when it is cleared.
 std::shared_ptr<std::byte> NcclRanks::allocate(std::size_t bytes) {
-  const OnGpu here(job().local_rank);
+  const OnGpu here(job().gpu);
   check();
   refuse_in_a_capture("allocate()");
   auto memory = memory_.allocate(bytes, stream_);
-  Event(stream_).hold(parts_.streams.current());
+  Event(stream_).hold(parts_.program.current());
   return memory;
 }
 
 Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
-  const OnGpu here(job().local_rank);
+  const OnGpu here(job().gpu);
   check();
   const Communicator::Call call_nccl = [&](ncclComm_t comm) { return call(flat, request, comm); };
   auto memory = memory_.owner_of(flat);
@@ -258,7 +258,7 @@ ncclResult_t NcclRanks::call(const Flat& flat, const LaunchRequest& request,
 
 // Our stream is in order, so the latest of them stands for all. Those that are over need no order.
 void NcclRanks::wait(Ticket ticket) {
-  const OnGpu here(job().local_rank);
+  const OnGpu here(job().gpu);
   check();
   const auto later = std::ranges::find_if(
       sums_, [ticket](const Sum& sum) { return !reached(ticket, sum.ticket); });
@@ -268,13 +268,13 @@ void NcclRanks::wait(Ticket ticket) {
     if (watcher_->over(*last.work)) return;
     refuse_in_a_capture("wait() for a sum that was launched before");
   }
-  last.done().hold(parts_.streams.current());
+  last.done().hold(parts_.program.current());
 }
 
 // NCCL takes no mixture of registered and plain memory in a call (its guide, "User Buffer
 // Registration"). Here each rank gives what it has. So registered memory travels as a plain copy.
 void NcclRanks::transfer(const Flat& flat, const Transfer& transfer, const TransferCall& call) {
-  const OnGpu here(job().local_rank);
+  const OnGpu here(job().gpu);
   const std::size_t bytes = flat.bytes();
   if (!memory_.is_registered(flat)) {
     return do_in_order(transfer, bytes,
@@ -327,15 +327,13 @@ void NcclRanks::receive(Flat flat, int from) {
 }
 
 std::unique_ptr<Collective> NcclRanks::split(int color, int key) {
-  const OnGpu here(job().local_rank);
+  const OnGpu here(job().gpu);
   check();
   refuse_in_a_capture("split()");
   const auto join = [this](const GroupPlace& place, Exchange& exchange) {
     NcclParts group = parts_;
-    group.job = {.rank = place.rank,
-                 .ranks = place.ranks,
-                 .local_rank = job().local_rank,
-                 .timeout = job().timeout};
+    group.job = {
+        .rank = place.rank, .ranks = place.ranks, .gpu = job().gpu, .timeout = job().timeout};
     return join_nccl_on(group, exchange, nullptr);
   };
   return split_group(*this, {color, key}, join);
@@ -347,7 +345,7 @@ std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, 
   const std::size_t bytes = mine.size() * static_cast<std::size_t>(job().ranks);
   const std::size_t place = mine.size() * static_cast<std::size_t>(job().rank);
   put_in_stream(*work, [&]() -> std::optional<Event> {
-    staging_.reserve(bytes);
+    staging_.reserve(bytes, [this] { dropped_->make_room(); });
     std::memcpy(staging_.host() + place, mine.data(), mine.size());
     std::byte* own = staging_.gpu() + place;
     check_cuda(
@@ -367,7 +365,7 @@ std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, 
 
 // Gathers the lengths first, then the bytes, padded to the longest.
 std::vector<std::vector<std::byte>> NcclRanks::all_gather_bytes(std::span<const std::byte> mine) {
-  const OnGpu here(job().local_rank);
+  const OnGpu here(job().gpu);
   check_gather_size(mine.size());
   check();
   refuse_in_a_capture("all_gather_bytes()");
@@ -393,7 +391,7 @@ std::vector<std::vector<std::byte>> NcclRanks::all_gather_bytes(std::span<const 
 }
 
 void NcclRanks::barrier() {
-  const OnGpu here(job().local_rank);
+  const OnGpu here(job().gpu);
   check();
   refuse_in_a_capture("barrier()");
   const std::byte nothing{};

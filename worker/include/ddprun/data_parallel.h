@@ -269,7 +269,8 @@ class DataParallel final : public Joinable {
   // the others take its parameters and buffers, as at construction. Ranks that are new make a
   // DataParallel meanwhile. A pass that is under way is given up, whatever state it is in: all
   // gradients are undefined. Buckets begin anew, and hooks must be set again. The optimizer's state
-  // is share_optimizer_state()'s part.
+  // is share_optimizer_state()'s part. The buckets before are freed first. This throws if there is
+  // no room for the new ones. Then passes and steps throw, too, until another resize() ends well.
   void resize(Collective& collective);
 
   // Returns the ranks of its sums. It and the next four are for Join (join.h).
@@ -321,6 +322,7 @@ class DataParallel final : public Joinable {
   void see_round(const JoinIteration& round);
   void count_step();
   bool follows_outputs() const;
+  worker::GradientReducer& reducer() const;  // throws std::logic_error after a failed resize()
   void end_forward(const std::vector<at::Tensor*>& outputs);
 
   std::shared_ptr<torch::nn::Module> module_;

@@ -179,7 +179,7 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective
                            const DataParallelOptions& options)
     : module_(std::move(module)), collective_(&collective), options_(options) {
   meet();
-  on_backward_ = std::make_shared<std::function<void()>>([this]() { reducer_->on_backward(); });
+  on_backward_ = std::make_shared<std::function<void()>>([this]() { reducer().on_backward(); });
 }
 
 // All ranks of a collective call it together, before their first pass.
@@ -212,16 +212,26 @@ void DataParallel::meet() {
     }
     broadcast_values(state, *collective_);
   }
+  // These are the old collective's: there may be no room for the buckets of both.
+  reducer_.reset();
   reducer_ = std::make_unique<GradientReducer>(std::move(parameters), *collective_, reducer);
 }
 
 DataParallel::~DataParallel() {
   copies_.clear();
   list_parameters({});
+  if (reducer_ == nullptr) return;
   const auto why = reducer_->why_unfinished();
   if (!why || reducer_->program_knows() || std::uncaught_exceptions() > 0) return;
   log::error(*why);
   std::_Exit(EXIT_FAILURE);  // not exit(): no code of the program may use the model now
+}
+
+GradientReducer& DataParallel::reducer() const {
+  if (reducer_ == nullptr)
+    throw std::logic_error(
+        "this DataParallel has no buckets, since its resize() failed: resize() it again");
+  return *reducer_;
 }
 
 void DataParallel::before_forward() {
@@ -233,12 +243,12 @@ void DataParallel::before_forward() {
     source = meet_joined({.active = true, .records = records, .synchronises = synchronises}).source;
   }
   if (records) {
-    reducer_->begin_pass();
-    if (no_sync_depth_ > 0) reducer_->check_silent();
+    reducer().begin_pass();
+    if (no_sync_depth_ > 0) reducer().check_silent();
     check_frozen();
   }
   leaves_buffers_ =
-      join_ == nullptr && (evaluates() || (records && reducer_->waits_for_backward()));
+      join_ == nullptr && (evaluates() || (records && reducer().waits_for_backward()));
   if (!leaves_buffers_) sync_buffers(BufferMoment::kBeforeForward, source);
 }
 
@@ -283,12 +293,12 @@ void DataParallel::end_forward(const std::vector<at::Tensor*>& outputs) {
   const bool makes_due = synchronising && (trains_ || join_ == nullptr);
   buffers_due_ = makes_due || (leaves_buffers_ && buffers_due_);
   if (!at::GradMode::is_enabled()) return;
-  if (no_sync_depth_ > 0) reducer_->begin_silent_pass();
+  if (no_sync_depth_ > 0) reducer().begin_silent_pass();
   if (synchronising && trains_) {
     std::vector<at::Tensor> tensors;
     tensors.reserve(outputs.size());
     for (const at::Tensor* output : outputs) tensors.push_back(*output);
-    reducer_->arm(tensors);
+    reducer().arm(tensors);
   }
   if (follows_outputs()) sink_outputs(outputs, on_backward_);
 }
@@ -327,7 +337,7 @@ LogRecord DataParallel::log_record() const {
       caps.empty() ? options_.bucket_cap_bytes.value_or(kBucketCapBytes) : std::ranges::max(caps));
   numbers["total_parameter_size_bytes"] = bytes;
   write_environment(record);
-  reducer_->write(record);
+  reducer().write(record);
   return record;
 }
 
@@ -336,9 +346,9 @@ void DataParallel::write_log_record(const std::string& path) const {
     throw std::runtime_error("write log record " + path + ": " + failed.message());
 }
 
-void DataParallel::comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
+void DataParallel::comm_hook(CommHook hook) { reducer().set_comm_hook(std::move(hook)); }
 
-void DataParallel::step_in_backward(ParameterStep step) { reducer_->set_step(std::move(step)); }
+void DataParallel::step_in_backward(ParameterStep step) { reducer().set_step(std::move(step)); }
 
 void DataParallel::buffer_hook(BufferHook hook, BufferMoment moment) {
   if (buffer_hook_) throw std::runtime_error("buffer_hook() can only be called once");
@@ -348,7 +358,7 @@ void DataParallel::buffer_hook(BufferHook hook, BufferMoment moment) {
 
 // Some ranks may have begun a forward() that others have not: all copy the buffers again.
 void DataParallel::reset() {
-  reducer_->reset();
+  reducer().reset();
   buffers_due_ = true;
 }
 
@@ -365,32 +375,32 @@ void DataParallel::resize(Collective& collective) {
 }
 
 void DataParallel::check_reduced() const {
-  reducer_->check_averaged();
+  reducer().check_averaged();
   collective_->check();
 }
 
 void DataParallel::count_step() {
-  if (reducer_->steps_itself())
+  if (reducer().steps_itself())
     throw std::runtime_error("step(): backward() has made the steps, by step_in_backward()");
-  reducer_->count_step_made(own_stepped_);
+  reducer().count_step_made(own_stepped_);
 }
 
 void DataParallel::note_settings(const torch::optim::Optimizer& optimizer) {
-  reducer_->note_settings(optimizer);
+  reducer().note_settings(optimizer);
 }
 
 const std::vector<std::vector<std::size_t>>& DataParallel::buckets() const {
-  return reducer_->plan();
+  return reducer().plan();
 }
 
-bool DataParallel::buckets_rebuilt() const { return reducer_->rebuilt(); }
+bool DataParallel::buckets_rebuilt() const { return reducer().rebuilt(); }
 
 bool DataParallel::restore_buckets(const std::vector<std::vector<std::size_t>>& layout) {
-  return reducer_->restore(layout);
+  return reducer().restore(layout);
 }
 
 const std::vector<std::size_t>& DataParallel::ready_order() const {
-  return reducer_->gradient_order();
+  return reducer().gradient_order();
 }
 
 }  // namespace ddprun

@@ -114,6 +114,37 @@ TEST_F(NcclMemoryTest, IsOnTheGpuOfTheJobWhateverTheThreadsDevice) {
   });
 }
 
+// LibTorch's cache may hold what is wanted.
+TEST_F(NcclMemoryTest, IsAskedForAgainWhenTheProgramHasGivenItsCacheBack) {
+  for (const bool registers : {true, false}) {
+    const auto optional = [=](int) { return registers ? sim::all_optional() : NcclOptional(); };
+    std::atomic<int> given = 0;
+    const auto give_back = [&] {
+      ++given;
+      sim::controls().out_of_memory = false;
+    };
+    run({.optional = optional, .give_back = give_back}, [&](Rank& rank) {
+      sim::controls().out_of_memory = true;
+      const auto memory = rank.filled(4, 3);
+      EXPECT_EQ(given, 1);
+      EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess) << "LibTorch's next kernel would throw it";
+      rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+      EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, 3));
+    });
+  }
+}
+
+TEST_F(NcclMemoryTest, SaysHowMuchIsWantedAndFreeWhereNothingHelps) {
+  run({.give_back = [] {}}, [](Rank& rank) {
+    sim::controls().out_of_memory = true;
+    const std::string told = message_of([&] { rank.collective->allocate(1000); });
+    EXPECT_NE(told.find(": 1000 bytes are wanted, 0 of "), std::string::npos) << told;
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+    sim::controls().out_of_memory = false;
+    EXPECT_NE(rank.collective->allocate(1000), nullptr) << "the collective goes on";
+  });
+}
+
 // NCCL forbids it in one call. A broadcast takes any memory, and each rank chooses its own.
 TEST_F(NcclMemoryTest, RegisteredMemoryMeetsPlainMemoryOfAnotherRank) {
   run({.ranks = 2}, [](Rank& rank) {

@@ -11,7 +11,10 @@
 namespace ddprun::worker::sim {
 namespace {
 
+constexpr std::size_t kGpuBytes = std::size_t{1} << 30;
+
 thread_local int waits_here = 0;
+thread_local cudaError_t last_error = cudaSuccess;  // of a failed allocation
 
 struct UserObject {
   std::shared_ptr<void> held;
@@ -162,7 +165,7 @@ cudaError_t cudaDeviceSynchronize() {
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   if (const cudaError_t error = unsafe_call(); error != cudaSuccess) return error;
-  if (controls().out_of_memory) return cudaErrorMemoryAllocation;
+  if (controls().out_of_memory) return last_error = cudaErrorMemoryAllocation;
   *memory = allocate_block(bytes);
   return cudaSuccess;
 }
@@ -173,6 +176,13 @@ cudaError_t cudaFree(void* memory) {
   wait_for_gpu(block->gpu);
   return cudaSuccess;
 }
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = controls().out_of_memory ? 0 : kGpuBytes;
+  *total = kGpuBytes;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {

@@ -60,6 +60,7 @@ class SimulatedGpu : public ::testing::Test {
     std::function<NcclOptional(int rank)> optional = [](int) { return sim::all_optional(); };
     bool board = false;
     NcclLimits limits{};
+    std::function<void()> give_back{};
     EndProcess end_process = [](int rank, const std::string& why, const std::string&) {
       ADD_FAILURE() << "rank " << rank << " has ended its process: " << why;
     };
@@ -113,10 +114,12 @@ class SimulatedGpu : public ::testing::Test {
     const auto current = std::make_shared<cudaStream_t>(stream);
     const NcclParts parts{.job = {.rank = rank,
                                   .ranks = options.ranks,
-                                  .local_rank = rank,
+                                  .gpu = rank,
                                   .timeout = options.timeout,
                                   .last_ticket = options.last_ticket},
-                          .streams = {.make = sim::new_stream, .current = [=] { return *current; }},
+                          .program = {.make = sim::new_stream,
+                                      .current = [=] { return *current; },
+                                      .give_back = options.give_back},
                           .optional = options.optional(rank),
                           .limits = options.limits,
                           .end_process = options.end_process};

@@ -7,15 +7,21 @@
 #include <torch/optim.h>
 #include <torch/serialize.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <limits>
+#include <memory>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/worker/torch_ranks.h"
+#include "tests/worker/training/data_parallel/counting_collective.h"
 
 namespace ddprun::worker {
 namespace {
@@ -213,6 +219,70 @@ TEST_F(Resize, GoesOnWithoutARankThatDiesInTheMiddleOfASum) {
   for (const std::size_t rank : {0U, 2U}) EXPECT_EQ(statuses[rank], 0) << rank;
   // The statistics have seen the batch of the pass that was given up.
   expect_fresh_job(2, 3 * kSteps * kBatch, path("before"), path("after"), Compare::kWeights);
+}
+
+// The bytes of allocate() that are held, over several collectives.
+struct LiveBytes {
+  std::size_t now = 0;
+  std::size_t most = 0;
+};
+
+class CountsLiveBytes final : public PassingCollective {
+ public:
+  CountsLiveBytes(Collective& inner, LiveBytes& live) : PassingCollective(inner), live_(live) {}
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    if (bytes > room) throw CollectiveError("no room");
+    live_.now += bytes;
+    live_.most = std::max(live_.most, live_.now);
+    auto memory = PassingCollective::allocate(bytes);
+    std::byte* first = memory.get();
+    return {first, [memory = std::move(memory), this, bytes](std::byte*) mutable {
+              memory.reset();
+              live_.now -= bytes;
+            }};
+  }
+
+  std::size_t room = std::numeric_limits<std::size_t>::max();
+
+ private:
+  LiveBytes& live_;
+};
+
+TEST(ResizeMemory, IsNeverThatOfTwoSetsOfBuckets) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    LiveBytes live;
+    CountsLiveBytes before(ranks, live);
+    CountsLiveBytes after(ranks, live);
+    Trainer trainer;
+    DataParallel parallel(trainer.net.ptr(), before);
+    std::int64_t seen = trainer.train(parallel, before, 0);
+    const std::size_t one_set = live.now;
+    EXPECT_GT(one_set, 0U);
+    live.most = live.now;
+    parallel.resize(after);
+    EXPECT_EQ(live.most, one_set);
+    seen = trainer.train(parallel, after, seen);
+    expect_equal_weights(trainer, ranks);
+  });
+}
+
+TEST(ResizeMemory, AnObjectWithoutBucketsSaysSo) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    LiveBytes live;
+    CountsLiveBytes before(ranks, live);
+    CountsLiveBytes full(ranks, live);
+    full.room = 0;
+    Trainer trainer;
+    DataParallel parallel(trainer.net.ptr(), before);
+    const std::int64_t seen = trainer.train(parallel, before, 0);
+    EXPECT_THROW(parallel.resize(full), CollectiveError);
+    EXPECT_THROW(trainer.train(parallel, before, seen), std::logic_error);
+    EXPECT_THROW(parallel.reset(), std::logic_error);
+    parallel.resize(before);
+    trainer.train(parallel, before, seen);
+    expect_equal_weights(trainer, ranks);
+  });
 }
 
 }  // namespace
