@@ -37,8 +37,9 @@ namespace worker {
 std::vector<at::Tensor> scatter(const at::Tensor& input, const std::vector<at::Device>& devices,
                                 std::int64_t dim);
 
-// Runs each on a thread of its own, with this thread's modes (gradients, autocast). Its device is
-// the current one. Throws the first exception, in the order of the devices, when all have ended.
+// Runs each on a thread of its own, with this thread's modes (gradients, autocast) and streams. Its
+// device is the current one. Throws the first exception, in the order of the devices, when all have
+// ended.
 void run_on_devices(const std::vector<at::Device>& devices,
                     const std::function<void(std::size_t index)>& run);
 

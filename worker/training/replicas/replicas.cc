@@ -3,6 +3,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <ddprun/replicas.h>
 #include <fmt/format.h>
 
@@ -22,13 +24,29 @@ std::vector<at::Tensor> scatter(const at::Tensor& input, const std::vector<at::D
   return parts;
 }
 
+namespace {
+
+// The calling thread's current streams. A CPU has none.
+std::vector<c10::Stream> current_streams(const std::vector<at::Device>& devices) {
+  std::vector<c10::Stream> streams;
+  for (const at::Device device : devices)
+    if (!device.is_cpu())
+      streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return streams;
+}
+
+}  // namespace
+
+// A new thread has the default streams: it would read an input that the caller's have not written.
 void run_on_devices(const std::vector<at::Device>& devices,
                     const std::function<void(std::size_t index)>& run) {
   const at::ThreadLocalState modes;
+  const std::vector<c10::Stream> streams = current_streams(devices);
   std::vector<std::exception_ptr> errors(devices.size());
   const auto run_one = [&](std::size_t index) {
     try {
       const at::ThreadLocalStateGuard same_modes(modes);
+      const c10::MultiStreamGuard same_streams(streams);
       const c10::OptionalDeviceGuard device(devices[index]);
       run(index);
     } catch (...) {

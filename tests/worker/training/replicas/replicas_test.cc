@@ -1,13 +1,17 @@
 // One process, several devices. A CPU stands for each.
+#include <c10/core/StreamGuard.h>
 #include <ddprun/amp.h>
 #include <ddprun/replicas.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
+#include <array>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/worker/streams_alone.h"
 
 namespace ddprun::worker {
 namespace {
@@ -121,6 +125,23 @@ TEST(ReplicasOnCpu, ModesOfTheCallerHold) {
   }
   const Autocast autocast(at::kCPU);
   EXPECT_EQ(data_parallel(net, torch::randn({4, 10}), cpus(2)).scalar_type(), at::kBFloat16);
+}
+
+TEST(RunOnDevices, StreamsOfTheCallerHold) {
+  const StreamsAlone& guard = StreamsAlone::registered();
+  const std::vector<at::Device> devices = {{guard.type(), 0}, {guard.type(), 1}};
+  const std::vector<c10::Stream> own = {StreamsAlone::stream(devices[0], 3),
+                                        StreamsAlone::stream(devices[1], 5)};
+  const c10::MultiStreamGuard callers(own);
+  std::array<std::array<c10::StreamId, 2>, 2> seen{};
+  std::array<int, 2> on{};
+  run_on_devices(devices, [&](std::size_t i) {
+    on[i] = guard.getDevice().index();
+    for (std::size_t d = 0; d < devices.size(); ++d) seen[i][d] = guard.getStream(devices[d]).id();
+  });
+  EXPECT_EQ(on, (std::array<int, 2>{0, 1}));
+  for (const auto& streams : seen) EXPECT_EQ(streams, (std::array<c10::StreamId, 2>{3, 5}));
+  EXPECT_EQ(guard.getStream(devices[0]).id(), 3);
 }
 
 TEST(ReplicasOnCpu, FrozenParametersStayWithoutGradient) {

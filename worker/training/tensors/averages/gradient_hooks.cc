@@ -1,5 +1,6 @@
 #include "worker/training/tensors/averages/gradient_hooks.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/function.h>
@@ -32,7 +33,7 @@ std::string kind(at::ScalarType dtype, at::IntArrayRef sizes, at::Device device)
 
 GradientHooks::GradientHooks(std::span<const NamedParameter> parameters,
                              std::function<void(std::size_t)> run)
-    : parameters_(parameters), run_(std::move(run)) {
+    : parameters_(parameters), run_(std::move(run)), stream_(current_stream()) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     hooks_.push_back({.node = nullptr,
@@ -61,8 +62,16 @@ void GradientHooks::add(std::size_t parameter) {
       }));
 }
 
+std::optional<c10::Stream> GradientHooks::current_stream() const {
+  if (parameters_.empty() || parameters_.front().tensor.is_cpu()) return std::nullopt;
+  const at::Device device = parameters_.front().tensor.device();
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
 bool GradientHooks::renew() {
   bool renewed = false;
+  const auto stream = current_stream();
+  const bool is_same_stream = std::exchange(stream_, stream) == stream;
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
     const auto& [name, tensor] = parameters_[i];
     Hook& hook = hooks_[i];
@@ -76,8 +85,9 @@ bool GradientHooks::renew() {
     }
     // A frozen parameter needs none.
     if (!tensor.requires_grad()) continue;
-    if (has_node(tensor, hook.node)) continue;
+    if (is_same_stream && has_node(tensor, hook.node)) continue;
     hook.node->del_post_hook(hook.key);
+    hook.node.reset();  // else the parameter would give it again
     add(i);
     renewed = true;
   }

@@ -1,16 +1,19 @@
 // A hook on each parameter, which runs when its `.grad` has the final value of a backward().
 // LibTorch forgets the node that the hook sits on when a parameter gets other data.
 // Tensor::set_data() gives it, as called by torch::load() and Module::to(). So the hooks look for
-// that before each forward(), and move to the new node. GradientReducer owns it and calls it from
-// the training thread.
+// that before each forward(), and move to the new node. A node adds on the stream that was current
+// when it was made. So they also move to nodes of the current stream: a capture of another one
+// would break. GradientReducer owns it and calls it from the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,7 +35,8 @@ class GradientHooks {
   GradientHooks& operator=(GradientHooks&&) = delete;
   ~GradientHooks();  // removes the hooks
 
-  // Returns whether a parameter has forgotten its hook; it has a new one then. Throws
+  // Returns whether a parameter has forgotten its hook, or the stream is another one. It has a new
+  // hook then. A graph that lives keeps its nodes, and their stream. Throws
   // std::runtime_error if one has another dtype, size or device than at construction.
   bool renew();
 
@@ -50,10 +54,13 @@ class GradientHooks {
   };
 
   void add(std::size_t parameter);
+  // That of this thread, on the parameters' device. None on the CPU.
+  std::optional<c10::Stream> current_stream() const;
 
   std::span<const NamedParameter> parameters_;
   std::function<void(std::size_t)> run_;
   std::vector<Hook> hooks_;
+  std::optional<c10::Stream> stream_;  // of the nodes
 };
 
 }  // namespace ddprun::worker
