@@ -67,7 +67,7 @@ std::string in_mib(std::uint64_t bytes) {
 }
 
 // Other constraints mean that the host, or a NUMA node of it, had no memory left.
-OutOfMemory exhausted(std::string_view kill, std::optional<std::uint64_t> limit,
+OutOfMemory record_of(std::string_view kill, std::optional<std::uint64_t> limit,
                       std::optional<std::uint64_t> usage) {
   if (kill.find("CONSTRAINT_MEMCG") == std::string_view::npos) return {};
   return {std::string(field(kill, "oom_memcg=")), limit, usage};
@@ -80,8 +80,14 @@ bool was_in(std::string_view cgroup, std::string_view victim) {
   return victim.ends_with(cgroup) || victim.find(fmt::format("{}/", cgroup)) != victim.npos;
 }
 
-}  // namespace
+// A kill that the kernel's log tells of.
+struct LoggedKill {
+  std::optional<std::uint64_t> pid{};
+  std::string victim_cgroup{};  // to which the victim's memory was charged
+  OutOfMemory record{};         // limit and peak only if the log tells them
+};
 
+// The oldest comes first, as in the lines.
 std::vector<LoggedKill> logged_kills(const std::vector<std::string>& kernel_lines) {
   std::vector<LoggedKill> kills;
   std::optional<std::uint64_t> usage;
@@ -95,13 +101,15 @@ std::vector<LoggedKill> logged_kills(const std::vector<std::string>& kernel_line
     if (!line.starts_with("oom-kill:")) continue;
     kills.push_back({.pid = leading_number<std::uint64_t>(field(line, ",pid=")),
                      .victim_cgroup = std::string(field(line, ",task_memcg=")),
-                     .record = exhausted(line, limit, usage)});
+                     .record = record_of(line, limit, usage)});
     // They belonged to that kill. The next one may be of the whole host, and has none.
     usage.reset();
     limit.reset();
   }
   return kills;
 }
+
+}  // namespace
 
 std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& kernel_lines,
                                               int pid) {

@@ -26,16 +26,6 @@ struct OutOfMemory {
   bool operator==(const OutOfMemory&) const = default;
 };
 
-// A kill that the kernel's log tells of.
-struct LoggedKill {
-  std::optional<std::uint64_t> pid{};
-  std::string victim_cgroup{};  // to which the victim's memory was charged
-  OutOfMemory record{};         // limit and peak only if the log tells them
-};
-
-// The kills of the kernel's lines, the oldest first.
-std::vector<LoggedKill> logged_kills(const std::vector<std::string>& kernel_lines);
-
 // Looks for the kill of `pid` in the kernel's lines, the oldest of which comes first. Limit and
 // peak are set only if the log tells them. Nothing if the log does not name this pid.
 std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& kernel_lines,
@@ -95,7 +85,6 @@ void complete(OutOfMemory& record);
 class KillExplainer {
  public:
   using Count = std::function<std::optional<std::uint64_t>()>;
-
   using Cgroup = std::function<std::string()>;
 
   // `own_cgroup`: the one whose kills are counted.

@@ -12,20 +12,22 @@ void check_cuda(cudaError_t status, const char* doing) {
   throw CollectiveError(fmt::format("{}: CUDA: {}", doing, cudaGetErrorString(status)));
 }
 
-std::string allocate_twice(std::size_t bytes, const std::function<std::string()>& allocate,
-                           const std::function<void()>& make_room) {
+void allocate_twice(std::size_t bytes, const std::function<std::string()>& allocate,
+                    const std::function<void()>& make_room) {
   std::string why = allocate();
-  if (!why.empty() && make_room) {
+  if (why.empty()) return;
+  if (make_room) {
     make_room();
     why = allocate();
   }
-  // A failure stays CUDA's last error, and LibTorch would take it for that of its next kernel.
+  // Our failure stays CUDA's last error, and LibTorch would take it for that of its next kernel.
   cudaGetLastError();
-  if (why.empty()) return {};
+  if (why.empty()) return;
   std::size_t free = 0;
   std::size_t total = 0;
-  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return why;
-  return fmt::format("{}: {} bytes are wanted, {} of {} are free", why, bytes, free, total);
+  if (cudaMemGetInfo(&free, &total) == cudaSuccess)
+    why += fmt::format(": {} bytes are wanted, {} of {} are free", bytes, free, total);
+  throw CollectiveError("allocate GPU memory: " + why);
 }
 
 bool is_captured(cudaStream_t stream) {
@@ -40,8 +42,7 @@ void* gpu_memory(std::size_t bytes, const std::function<void()>& make_room) {
     const cudaError_t status = cudaMalloc(&memory, bytes);
     return status == cudaSuccess ? "" : fmt::format("CUDA: {}", cudaGetErrorString(status));
   };
-  const std::string why = allocate_twice(bytes, allocate, make_room);
-  if (!why.empty()) throw CollectiveError("allocate GPU memory: " + why);
+  allocate_twice(bytes, allocate, make_room);
   return memory;
 }
 

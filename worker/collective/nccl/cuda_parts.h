@@ -25,11 +25,11 @@ struct GpuProgram {
   std::function<void()> give_back{};
 };
 
-// Asks `allocate` for memory. If there is none, `make_room` is called, and `allocate` once more.
-// The empty text if one of them succeeds. Else why not: as `allocate` says it, with the GPU's
-// numbers.
-std::string allocate_twice(std::size_t bytes, const std::function<std::string()>& allocate,
-                           const std::function<void()>& make_room);
+// Asks `allocate` for memory of the GPU. It answers why there is none, or the empty text. Then
+// `make_room` is called, if there is one, and `allocate` once more. Throws CollectiveError if that
+// fails, too: it has the reason and the GPU's numbers.
+void allocate_twice(std::size_t bytes, const std::function<std::string()>& allocate,
+                    const std::function<void()>& make_room);
 
 // Memory of the current GPU, by cudaMalloc() and allocate_twice(). Throws CollectiveError.
 void* gpu_memory(std::size_t bytes, const std::function<void()>& make_room);

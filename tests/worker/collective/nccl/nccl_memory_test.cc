@@ -134,6 +134,17 @@ TEST_F(NcclMemoryTest, IsAskedForAgainWhenTheProgramHasGivenItsCacheBack) {
   }
 }
 
+TEST_F(NcclMemoryTest, LeavesTheProgramItsOwnError) {
+  run({}, [](Rank& rank) {
+    sim::controls().out_of_memory = true;
+    void* memory = nullptr;
+    EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorMemoryAllocation);
+    sim::controls().out_of_memory = false;
+    EXPECT_NE(rank.collective->allocate(16), nullptr);
+    EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  });
+}
+
 TEST_F(NcclMemoryTest, SaysHowMuchIsWantedAndFreeWhereNothingHelps) {
   run({.give_back = [] {}}, [](Rank& rank) {
     sim::controls().out_of_memory = true;
