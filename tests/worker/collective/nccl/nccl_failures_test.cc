@@ -137,7 +137,7 @@ TEST_F(NcclFailures, ACollectiveGoesWhileItsAbortHangs) {
        .end_process = [&](int, const std::string&, const std::string&) { ++ends; }},
       [&](Rank& rank) {
         auto memory = rank.filled(4, 1);
-        sim::Gate endless(rank.stream, {memory.get()});
+        sim::Gate endless(rank.stream, {sim::reads(memory.get())});
         rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
         EXPECT_NE(failure_of(*rank.collective), "");
         auto gone = std::async(std::launch::async, [&] {

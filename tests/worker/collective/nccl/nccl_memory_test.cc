@@ -25,7 +25,7 @@ TEST_F(NcclMemoryTest, GoesWhenTheStreamHasReadIt) {
   run({}, [](Rank& rank) {
     auto memory = rank.filled(4, 1);
     rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
-    sim::Gate reads(rank.stream, {memory.get()});
+    sim::Gate reads(rank.stream, {sim::reads(memory.get())});
     memory.reset();
     rank.collective->barrier();
     rank.collective->check();
@@ -39,7 +39,7 @@ TEST_F(NcclMemoryTest, GoesWhenTheGraphDoesThatReadsIt) {
   run({}, [](Rank& rank) {
     auto memory = rank.filled(4, 1);
     ASSERT_EQ(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-    sim::run_on(rank.stream, [] {}, {memory.get()});
+    sim::run_on(rank.stream, [] {}, {sim::reads(memory.get())});
     memory.reset();
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamEndCapture(rank.stream, &graph), cudaSuccess);
@@ -58,7 +58,7 @@ TEST_F(NcclMemoryTest, GoesWhenTheStreamHasReadItAlsoAfterTheCollective) {
     run({.optional = optional}, [](Rank& rank) {
       auto memory = rank.filled(4, 1);
       rank.collective.reset();
-      sim::Gate reads(rank.stream, {memory.get()});
+      sim::Gate reads(rank.stream, {sim::reads(memory.get())});
       const int before = sim::controls().event_waits;
       auto dropped = std::async(std::launch::async, [&] { memory.reset(); });
       EXPECT_TRUE(comes_true(
@@ -164,7 +164,8 @@ TEST_F(NcclMemoryTest, RegisteredMemoryMeetsPlainMemoryOfAnotherRank) {
     const auto memory = rank.filled(4, static_cast<float>(rank.rank + 1));
     auto& ranks = *rank.collective;
     const auto fill = [&](float value) {
-      sim::run_on(rank.stream, [=] { std::fill_n(static_cast<float*>(plain), 4, value); }, {plain});
+      sim::run_on(rank.stream, [=] { std::fill_n(static_cast<float*>(plain), 4, value); },
+                  {sim::writes(plain)});
     };
     const auto read = [&] {
       cudaStreamSynchronize(rank.stream);

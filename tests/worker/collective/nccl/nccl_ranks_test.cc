@@ -73,7 +73,7 @@ TEST_F(NcclRanksTest, ReducesAllTypesInAllWays) {
                       values[1] = static_cast<T>(first ? 9 : 4);
                       values[2] = static_cast<T>(10);
                     },
-                    {values});
+                    {sim::writes(values)});
         rank.collective->wait(rank.collective->launch({values, kCount, dtype}, reduction));
         cudaStreamSynchronize(rank.stream);
         for (std::size_t i = 0; i < kCount; ++i) {

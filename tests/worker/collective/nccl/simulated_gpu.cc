@@ -40,6 +40,8 @@ void reset() {
   now.gpus = 8;
   now.looks_to_settle = 2;
   now.settles = true;
+  now.stagger = false;
+  reuse_streams();
   now.async_error = now.refuses_to_register = ncclSuccess;
   now.event_error = cudaSuccess;
   for (auto* fault :
@@ -51,7 +53,7 @@ void reset() {
                       &now.left_registered,  &now.blocks,        &now.event_queries,
                       &now.event_waits,      &now.calls_at_once, &now.calls_before_settled,
                       &now.wrong_device,     &now.unsafe_calls,  &now.captured_queries,
-                      &now.freed_under_work, &now.mixed_memory})
+                      &now.freed_under_work, &now.mixed_memory,  &now.unordered})
     *count = 0;
 }
 
@@ -60,8 +62,7 @@ int host_waits() { return waits_here; }
 cudaStream_t new_stream() { return make_stream(false); }
 cudaStream_t new_blocking_stream() { return make_stream(true); }
 
-void run_on(cudaStream_t stream, std::function<void()> kernel,
-            const std::vector<const void*>& touches) {
+void run_on(cudaStream_t stream, std::function<void()> kernel, const std::vector<Touch>& touches) {
   add_task(stream_of(stream), task(std::move(kernel), touches));
 }
 
@@ -72,7 +73,7 @@ using namespace ddprun::worker::sim;
 namespace {
 
 cudaError_t put(cudaStream_t stream, std::function<void()> kernel,
-                const std::vector<const void*>& touches) {
+                const std::vector<Touch>& touches) {
   if (stream_of(stream).gpu != this_gpu()) {
     ++controls().wrong_device;
     return cudaErrorInvalidResourceHandle;
@@ -136,14 +137,17 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (const cudaError_t error = controls().event_error; error != cudaSuccess) return error;
   std::shared_ptr<Mark> mark;
   if (const cudaError_t error = query(event_of(event), &mark); error != cudaSuccess) return error;
-  return mark == nullptr || mark->passed() ? cudaSuccess : cudaErrorNotReady;
+  if (mark == nullptr) return cudaSuccess;
+  if (!mark->passed()) return cudaErrorNotReady;
+  see(*mark);
+  return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++waits_here;
   ++controls().event_waits;
   std::shared_ptr<Mark> mark;
   if (const cudaError_t error = query(event_of(event), &mark); error != cudaSuccess) return error;
-  if (mark != nullptr) mark->wait();
+  if (mark != nullptr) wait_for(*mark);
   return cudaSuccess;
 }
 
@@ -153,7 +157,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   ++waits_here;
   if (const cudaError_t error = look_at(stream_of(stream)); error != cudaSuccess) return error;
-  stream_of(stream).mark()->wait();
+  wait_for(*mark_in(stream_of(stream)));
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
@@ -186,11 +190,12 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  return put(stream, [=] { std::memset(memory, value, bytes); }, {memory});
+  return put(stream, [=] { std::memset(memory, value, bytes); }, {writes(memory, bytes)});
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/,
                             cudaStream_t stream) {
-  return put(stream, [=] { std::memcpy(to, from, bytes); }, {to, from});
+  return put(stream, [=] { std::memcpy(to, from, bytes); },
+             {writes(to, bytes), reads(from, bytes)});
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
@@ -232,11 +237,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  return put(stream,
-             [graph = graph_of(exec)] {
-               for (const auto& node : graph->nodes) node.task.run();
-             },
-             {});
+  if (stream_of(stream).gpu != this_gpu()) return cudaErrorInvalidResourceHandle;
+  return add_task(stream_of(stream), whole(graph_of(exec)));
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete &graph_of(graph);

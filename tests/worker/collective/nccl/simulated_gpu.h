@@ -10,14 +10,18 @@
 //   into the stream only when it has settled. It refuses calls before. A kernel of NCCL waits for
 //   its peers until it is aborted. The abort waits for the streams that its kernels are in.
 // - cudaFree waits for all streams of its GPU. ncclMemFree takes memory away at once.
+// - Each task says which memory it reads and writes. Two that meet must have an order, by events or
+//   by a wait of the host, whichever comes first by chance (simulated_order.h).
 #pragma once
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <future>
+#include <string>
 #include <vector>
 
 #include "worker/collective/nccl/nccl_optional.h"
@@ -30,6 +34,8 @@ struct Controls {
   std::atomic<int> gpus = 8;
   std::atomic<int> looks_to_settle = 2;  // at the state of a communicator, after a call
   std::atomic<bool> settles = true;      // else no communicator does
+
+  std::atomic<bool> stagger = false;  // streams pause before tasks now and then, by chance
 
   // Faults.
   std::atomic<bool> hang = false;                       // kernels of NCCL wait while it is set
@@ -62,9 +68,13 @@ struct Controls {
   std::atomic<int> captured_queries = 0;  // of events that were recorded in a capture
   std::atomic<int> freed_under_work = 0;  // blocks that a stream or a graph still used
   std::atomic<int> mixed_memory = 0;      // operations with registered and with plain memory
+  std::atomic<int> unordered = 0;         // accesses that meet others and have no order with them
 };
 Controls& controls();
 void reset();  // no rank runs
+
+// The first of Controls::unordered.
+std::string disorder();
 
 // Calls of cudaDeviceSynchronize, cudaStreamSynchronize, cudaEventSynchronize and cudaEventQuery by
 // this thread.
@@ -77,13 +87,28 @@ NcclOptional all_optional();
 // with the legacy stream.
 cudaStream_t new_stream();
 cudaStream_t new_blocking_stream();
-// Work of the program, and memory that it reads or writes.
+// Memory that a task works on.
+struct Touch {
+  static constexpr std::size_t kToTheEnd = SIZE_MAX;  // of its block
+
+  const void* memory;
+  std::size_t bytes;
+  bool writes;
+};
+inline Touch reads(const void* memory, std::size_t bytes = Touch::kToTheEnd) {
+  return {memory, bytes, false};
+}
+inline Touch writes(const void* memory, std::size_t bytes = Touch::kToTheEnd) {
+  return {memory, bytes, true};
+}
+
+// Work of the program.
 void run_on(cudaStream_t stream, std::function<void()> kernel,
-            const std::vector<const void*>& touches = {});
+            const std::vector<Touch>& touches = {});
 // A kernel that runs until open().
 class Gate {
  public:
-  explicit Gate(cudaStream_t stream, const std::vector<const void*>& touches = {}) {
+  explicit Gate(cudaStream_t stream, const std::vector<Touch>& touches = {}) {
     run_on(
         stream, [opened = opened_.get_future().share()] { opened.wait(); }, touches);
   }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,11 +56,15 @@ struct Piece {
   Part part;
 };
 
-// The kernels own it, and outlive the communicator. Under Ranks::mutex.
+// The kernels own it, and outlive the communicator. Under Ranks::mutex. Those of one rank run in
+// the order of their launches. That holds for graphs and other streams, too (the default of
+// NCCL_GRAPH_MIXING_SUPPORT).
 struct Kernels {
   bool ended = false;
-  int launched = 0;  // and not over: in a stream, or running
-  int graphs = 0;    // nodes of graphs
+  int launched = 0;              // and not over: in a stream, or running
+  std::uint64_t places = 0;      // given
+  std::uint64_t next_place = 1;  // whose turn it is
+  int graphs = 0;                // nodes of graphs
   std::map<std::pair<int, int>, int> numbers{};
 };
 
@@ -175,10 +180,16 @@ void perform(std::map<int, Part>& parts) {
   }
 }
 
+using Places = std::deque<std::uint64_t>;  // of a kernel's launches: a graph's may be several
+
 // The pieces of a group go on together, each as soon as its ranks are there. Ranks that bring
 // different things wait until they are aborted.
-void kernel(Ranks& all, Kernels& kernels, int rank, const std::vector<Piece>& pieces) {
+void kernel(Ranks& all, Kernels& kernels, int rank, const std::vector<Piece>& pieces,
+            Places& places) {
   std::unique_lock lock(all.mutex);
+  const std::uint64_t place = places.front();
+  places.pop_front();
+  all.moved.wait(lock, [&] { return kernels.ended || kernels.next_place == place; });
   std::vector<Ranks::Place> open;
   for (const Piece& piece : pieces) {
     open.emplace_back(piece.transfer.first, piece.transfer.second,
@@ -187,12 +198,12 @@ void kernel(Ranks& all, Kernels& kernels, int rank, const std::vector<Piece>& pi
   }
   const auto needed = pieces.empty() ? 0 : pieces.front().needed;
   while (!kernels.ended) {
-    std::erase_if(open, [&](const Ranks::Place& place) {
-      if (all.done.contains(place)) return true;
-      auto& parts = all.parts[place];
+    std::erase_if(open, [&](const Ranks::Place& piece) {
+      if (all.done.contains(piece)) return true;
+      auto& parts = all.parts[piece];
       if (parts.size() != needed || !alike(parts) || controls().hang) return false;
       perform(parts);
-      all.done.insert(place);
+      all.done.insert(piece);
       all.moved.notify_all();
       return true;
     });
@@ -200,6 +211,7 @@ void kernel(Ranks& all, Kernels& kernels, int rank, const std::vector<Piece>& pi
     all.moved.wait_for(lock, std::chrono::milliseconds(1));
   }
   --kernels.launched;
+  kernels.next_place = place + 1;
   all.moved.notify_all();
 }
 
@@ -214,27 +226,44 @@ std::shared_ptr<void> node_of(ncclComm_t comm) {
           }};
 }
 
+// The memory that an operation reads and writes on one rank.
+void touch(const Part& part, int rank, int ranks, std::vector<Touch>& touches) {
+  const bool is_root = part.root == rank;
+  if (part.kind != Part::Kind::kBroadcast || is_root)
+    touches.push_back(reads(part.from, part.bytes()));
+  switch (part.kind) {
+    case Part::Kind::kGather:
+      touches.push_back(writes(part.to, part.bytes() * static_cast<std::size_t>(ranks)));
+      return;
+    case Part::Kind::kReduceToRoot:
+      if (is_root) touches.push_back(writes(part.to, part.bytes()));
+      return;
+    case Part::Kind::kBroadcast:
+      if (!is_root) touches.push_back(writes(part.to, part.bytes()));
+      return;
+    case Part::Kind::kReduce:
+    case Part::Kind::kTransfer:
+      touches.push_back(writes(part.to, part.bytes()));
+  }
+}
+
 void put_in_stream(ncclComm_t comm, const std::vector<Piece>& pieces, cudaStream_t stream) {
   cudaStreamCaptureStatus status{};
   cudaStreamIsCapturing(stream, &status);
   const bool captured = status != cudaStreamCaptureStatusNone;
   auto node = captured ? node_of(comm) : nullptr;
-  std::vector<const void*> touches;
-  for (const Piece& piece : pieces) {
-    touches.push_back(piece.part.from);
-    touches.push_back(piece.part.to);
-  }
-  const auto begin = [all = comm->all, kernels = comm->kernels] {
+  std::vector<Touch> touches;
+  for (const Piece& piece : pieces) touch(piece.part, comm->rank, comm->ranks, touches);
+  const auto places = std::make_shared<Places>();
+  Task launched = task([all = comm->all, kernels = comm->kernels, rank = comm->rank, pieces, node,
+                        places] { kernel(*all, *kernels, rank, pieces, *places); },
+                       touches);
+  launched.enter = [all = comm->all, kernels = comm->kernels, places] {
     const std::lock_guard lock(all->mutex);
     ++kernels->launched;
+    places->push_back(++kernels->places);
   };
-  const auto run = [all = comm->all, kernels = comm->kernels, rank = comm->rank, pieces, node,
-                    captured, begin] {
-    if (captured) begin();
-    kernel(*all, *kernels, rank, pieces);
-  };
-  if (!captured) begin();
-  run_on(stream, run, touches);
+  add_task(stream_of(stream), std::move(launched));
 }
 
 // The calls between ncclGroupStart and ncclGroupEnd, which begin together.
@@ -362,7 +391,7 @@ ncclResult_t free_memory(void* memory) {
   if (unsafe_call() != cudaSuccess) return ncclUnhandledCudaError;
   const auto block = take_block(memory);
   if (block == nullptr) return ncclInvalidArgument;
-  if (block->users != 0) ++controls().freed_under_work;
+  if (is_used(*block)) ++controls().freed_under_work;
   return ncclSuccess;
 }
 

@@ -79,7 +79,7 @@ class SimulatedGpu : public ::testing::Test {
                   [=, numbers = reinterpret_cast<float*>(memory.get())] {
                     std::fill_n(numbers, count, value);
                   },
-                  {memory.get()});
+                  {sim::writes(memory.get())});
       return memory;
     }
     // When the program's stream has come so far.
@@ -97,6 +97,7 @@ class SimulatedGpu : public ::testing::Test {
     EXPECT_EQ(sim::controls().unformed_revokes, 0);
     EXPECT_EQ(sim::controls().wrong_device, 0) << "one GPU's memory or events met another's";
     EXPECT_EQ(sim::controls().freed_under_work, 0) << "memory was freed that a GPU still used";
+    EXPECT_EQ(sim::controls().unordered, 0) << sim::disorder();
     // After a failure nobody may wait for the GPU, and to free memory does.
     if (sim::controls().aborts == 0 && !leaves_memory_) {
       EXPECT_EQ(sim::controls().blocks, 0) << "GPU memory is left";

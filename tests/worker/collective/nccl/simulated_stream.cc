@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <random>
+#include <thread>
 #include <utility>
 
 #include "tests/worker/collective/nccl/simulated_gpu.h"
@@ -20,6 +23,7 @@ struct Streams {
   std::mutex mutex;
   std::vector<Stream*> all;
   std::map<int, Stream*> legacy;  // of each GPU
+  std::vector<Stream*> spare;     // nobody has them
 };
 Streams& streams() {
   static auto* const made = new Streams;
@@ -92,7 +96,72 @@ std::set<std::size_t> all_before(const Graph& graph, const std::set<std::size_t>
   return found;
 }
 
+void pause_by_chance() {
+  thread_local std::minstd_rand chance(
+      static_cast<unsigned>(std::hash<std::thread::id>{}(std::this_thread::get_id())));
+  if (chance() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(chance() % 300));
+}
+
+// The tasks of each GPU that the host has seen to be over. Under captures_mutex().
+std::map<int, Clock>& seen() {
+  static std::map<int, Clock> all;
+  return all;
+}
+std::string& first_disorder() {
+  static std::string line;
+  return line;
+}
+
+void count_disorder(const std::string& line) {
+  if (controls().unordered++ == 0) first_disorder() = line;
+}
+
+// Compares the next task of a stream with what came before it in others.
+void keep_order(Stream& stream, const Task& task) {
+  stream.clock.join(seen()[stream.gpu]);
+  const Clock before = stream.clock;
+  const std::uint64_t number = stream.clock.advance(stream.number);
+  for (const auto& [use, touched] : task.accesses) {
+    const auto trouble = use->block().accesses.add(touched, stream.number, number, before);
+    if (trouble) count_disorder(*trouble);
+  }
+}
+
+// The same for the next node of a graph, which comes after `tails`.
+void keep_order(const Graph& graph, const std::set<std::size_t>& tails, const Task& task) {
+  const auto before = all_before(graph, tails);
+  for (std::size_t other = 0; other < graph.nodes.size(); ++other) {
+    if (before.contains(other)) continue;
+    for (const auto& theirs : graph.nodes[other].task.accesses) {
+      for (const auto& ours : task.accesses) {
+        if (&ours.use->block() == &theirs.use->block() && ours.touched.meets(theirs.touched))
+          count_disorder("two nodes of a graph meet in memory, and have no order");
+      }
+    }
+  }
+}
+
+Stream& add_stream(bool blocking) {  // under the streams' mutex
+  auto& spare = streams().spare;
+  const auto same = std::ranges::find_if(spare, [=](const Stream* stream) {
+    return stream->gpu == gpu_here && stream->blocking == blocking;
+  });
+  if (same != spare.end()) {
+    Stream& again = **same;
+    spare.erase(same);
+    return again;
+  }
+  auto& all = streams().all;
+  all.push_back(new Stream(gpu_here, blocking, static_cast<int>(all.size())));
+  return *all.back();
+}
+
 }  // namespace
+
+std::string disorder() {
+  const std::lock_guard lock(captures_mutex());
+  return first_disorder();
+}
 
 Block::Block(int on, std::size_t length) : gpu(on), bytes(length), memory(aligned(length)) {
   ++controls().blocks;
@@ -123,12 +192,31 @@ std::shared_ptr<Block> block_with(const void* memory) {
   return place < block->memory + block->bytes ? block : nullptr;
 }
 
-Task task(std::function<void()> run, const std::vector<const void*>& touches) {
+Task task(std::function<void()> run, const std::vector<Touch>& touches) {
   Task made{std::move(run)};
-  for (const void* memory : touches) {
-    if (auto block = block_with(memory))
-      made.uses.push_back(std::make_shared<Use>(std::move(block)));
+  for (const Touch& touch : touches) {
+    auto block = block_with(touch.memory);
+    if (block == nullptr) continue;
+    const auto* const begin = static_cast<const std::byte*>(touch.memory);
+    const auto most = static_cast<std::size_t>(block->memory + block->bytes - begin);
+    const Touched touched{begin, begin + std::min(touch.bytes, most), touch.writes};
+    made.accesses.push_back({std::make_shared<Use>(std::move(block)), touched});
   }
+  return made;
+}
+
+// Its nodes need not be compared again with each other.
+Task whole(const std::shared_ptr<Graph>& graph) {
+  Task made{[graph] {
+    for (const auto& node : graph->nodes) node.task.run();
+  }};
+  made.enter = [graph] {
+    for (const auto& node : graph->nodes) {
+      if (node.task.enter) node.task.enter();
+    }
+  };
+  for (const auto& node : graph->nodes)
+    made.accesses.insert(made.accesses.end(), node.task.accesses.begin(), node.task.accesses.end());
   return made;
 }
 
@@ -146,7 +234,8 @@ bool Mark::passed() {
   return passed_;
 }
 
-Stream::Stream(int on, bool blocks) : gpu(on), blocking(blocks), thread_([this] { run(); }) {
+Stream::Stream(int on, bool blocks, int of_process)
+    : gpu(on), number(of_process), blocking(blocks), thread_([this] { run(); }) {
   thread_.detach();
 }
 
@@ -156,13 +245,13 @@ void Stream::add(Task task) {
   moved_.notify_all();
 }
 
-bool Stream::idle() {
+bool Stream::rests() {
   const std::lock_guard lock(mutex_);
   return !running_ && tasks_.empty();
 }
 
 std::shared_ptr<Mark> Stream::mark() {
-  auto made = std::make_shared<Mark>();
+  auto made = std::make_shared<Mark>(gpu, clock);
   add({[made] { made->pass(); }});
   return made;
 }
@@ -177,6 +266,7 @@ void Stream::run() {
       tasks_.pop_front();
       running_ = true;
       lock.unlock();
+      if (controls().stagger) pause_by_chance();
       task.run();
     }
     lock.lock();
@@ -188,25 +278,56 @@ Stream& stream_of(cudaStream_t stream) {
   if (stream != nullptr) return *reinterpret_cast<Stream*>(stream);
   const std::lock_guard lock(streams().mutex);
   Stream*& legacy = streams().legacy[gpu_here];
-  if (legacy == nullptr) streams().all.push_back(legacy = new Stream(gpu_here, true));
+  if (legacy == nullptr) legacy = &add_stream(true);
   return *legacy;
 }
 
 cudaStream_t make_stream(bool blocking) {
   const std::lock_guard lock(streams().mutex);
-  streams().all.push_back(new Stream(gpu_here, blocking));
-  return reinterpret_cast<cudaStream_t>(streams().all.back());
+  return reinterpret_cast<cudaStream_t>(&add_stream(blocking));
+}
+
+void reuse_streams() {
+  const std::lock_guard clocks(captures_mutex());
+  const std::lock_guard lock(streams().mutex);
+  streams().spare.clear();
+  captures().under_way.clear();
+  for (Stream* stream : streams().all) {
+    stream->capture = nullptr;
+    const auto legacy = streams().legacy.find(stream->gpu);
+    const bool is_legacy = legacy != streams().legacy.end() && legacy->second == stream;
+    if (!is_legacy && stream->rests()) streams().spare.push_back(stream);
+  }
+}
+
+void see(const Mark& mark) {
+  const std::lock_guard lock(captures_mutex());
+  seen()[mark.gpu].join(mark.clock);
+}
+void wait_for(Mark& mark) {
+  mark.wait();
+  see(mark);
+}
+std::shared_ptr<Mark> mark_in(Stream& stream) {
+  const std::lock_guard lock(captures_mutex());
+  return stream.mark();
 }
 
 void wait_for_gpu(int gpu) {
   std::vector<std::shared_ptr<Mark>> marks;
   {
+    const std::lock_guard clocks(captures_mutex());
     const std::lock_guard lock(streams().mutex);
     for (Stream* stream : streams().all) {
-      if (stream->gpu == gpu && !stream->idle()) marks.push_back(stream->mark());
+      if (stream->gpu == gpu) marks.push_back(stream->mark());
     }
   }
-  for (const auto& mark : marks) mark->wait();
+  for (const auto& mark : marks) wait_for(*mark);
+}
+
+bool is_used(Block& block) {
+  const std::lock_guard lock(captures_mutex());
+  return block.users != 0 || !block.accesses.over(seen()[block.gpu]);
 }
 
 std::mutex& captures_mutex() { return captures().mutex; }
@@ -252,10 +373,13 @@ cudaError_t add_task(Stream& stream, Task task) {
   if (const cudaError_t error = implicit_order(stream); error != cudaSuccess) return error;
   const auto capture = stream.capture;
   if (capture == nullptr) {
+    keep_order(stream, task);
+    if (task.enter) task.enter();
     stream.add(std::move(task));
     return cudaSuccess;
   }
   if (!capture->valid) return cudaErrorStreamCaptureInvalidated;
+  keep_order(*capture->graph, stream.tails, task);
   capture->graph->nodes.push_back({std::move(task), stream.tails});
   stream.tails = {capture->graph->nodes.size() - 1};
   return cudaSuccess;
@@ -295,6 +419,7 @@ cudaError_t hold(Stream& stream, Event& event) {
   }
   if (event.mark == nullptr) return cudaSuccess;
   if (stream.capture != nullptr) return broken(*stream.capture, cudaErrorStreamCaptureIsolation);
+  stream.clock.join(event.mark->clock);
   stream.add({[mark = event.mark] { mark->wait(); }});
   return cudaSuccess;
 }

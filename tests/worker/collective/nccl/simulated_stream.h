@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -13,6 +14,9 @@
 #include <set>
 #include <thread>
 #include <vector>
+
+#include "tests/worker/collective/nccl/simulated_gpu.h"
+#include "tests/worker/collective/nccl/simulated_order.h"
 
 namespace ddprun::worker::sim {
 
@@ -29,12 +33,15 @@ struct Block {
   const std::size_t bytes;
   std::byte* const memory;
   std::atomic<int> users = 0;  // tasks in a stream, and nodes of graphs
+  Accesses accesses;           // under captures_mutex()
 };
 std::byte* allocate_block(std::size_t bytes);  // on this thread's GPU, not cleared
 // Null: none begins there. The block is gone from then on, and its bytes when its last user is.
 std::shared_ptr<Block> take_block(void* memory);
 std::shared_ptr<Block> block_with(const void* memory);  // null: memory of the host
 void wait_for_gpu(int gpu);                             // all its streams
+// Whether a stream or a graph uses it, or nobody has seen yet that none does.
+bool is_used(Block& block);
 
 // A block is in use while it lives.
 class Use {
@@ -45,30 +52,43 @@ class Use {
   Use(Use&&) = delete;
   Use& operator=(Use&&) = delete;
   ~Use() { --block_->users; }
+  Block& block() const { return *block_; }
 
  private:
   std::shared_ptr<Block> block_;
 };
 
-// A kernel or a copy, and the blocks that it reads or writes.
+// A kernel or a copy, and the memory that it reads or writes.
 struct Task {
+  struct Access {
+    std::shared_ptr<Use> use;
+    Touched touched;
+  };
   std::function<void()> run;
-  std::vector<std::shared_ptr<Use>> uses{};
+  std::vector<Access> accesses{};
+  std::function<void()> enter{};  // called when it enters a stream, alone or in a graph; or empty
 };
-Task task(std::function<void()> run, const std::vector<const void*>& touches);
+Task task(std::function<void()> run, const std::vector<Touch>& touches);
 
-// A place in a stream.
+// A place in a stream, and what is over there.
 class Mark {
  public:
+  Mark(int stream_gpu, Clock before) : gpu(stream_gpu), clock(std::move(before)) {}
   void pass();
   void wait();
   bool passed();
+
+  const int gpu;
+  const Clock clock;
 
  private:
   std::mutex mutex_;
   std::condition_variable moved_;
   bool passed_ = false;
 };
+// A thread of this GPU's rank knows that it has passed. All of them may do what that allows.
+void see(const Mark& mark);
+void wait_for(Mark& mark);
 
 // The tasks of a capture, in their order. A graph can run them again.
 struct Graph {
@@ -79,6 +99,7 @@ struct Graph {
   std::vector<Node> nodes;
   std::vector<std::shared_ptr<void>> objects;  // that it retains
 };
+Task whole(const std::shared_ptr<Graph>& graph);
 
 class Stream;
 struct Capture {
@@ -92,13 +113,15 @@ struct Capture {
 
 class Stream {
  public:
-  Stream(int gpu, bool blocking);
+  Stream(int gpu, bool blocking, int number);
 
   void add(Task task);  // into the queue
-  bool idle();
-  std::shared_ptr<Mark> mark();
+  bool rests();
+  std::shared_ptr<Mark> mark();  // under captures_mutex()
 
   const int gpu;
+  const int number;                  // in the process
+  Clock clock;                       // what is over before its next task; under captures_mutex()
   const bool blocking;               // the legacy stream waits for it
   std::shared_ptr<Capture> capture;  // under captures_mutex()
   std::set<std::size_t> tails;       // its last nodes there
@@ -112,8 +135,11 @@ class Stream {
   bool running_ = false;
   std::thread thread_;
 };
+std::shared_ptr<Mark> mark_in(Stream& stream);
 Stream& stream_of(cudaStream_t stream);  // of null: the legacy stream of this thread's GPU
 cudaStream_t make_stream(bool blocking);
+// No rank runs. Captures that a failure has left are over, and streams that rest are used again.
+void reuse_streams();
 
 struct Event {
   const int gpu;
