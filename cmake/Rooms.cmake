@@ -15,7 +15,9 @@ endif()
 find_program(DDPRUN_CCACHE ccache)
 if(DDPRUN_CCACHE)
   # Headers that are compiled before hold no time, and no macro that a file defines before them.
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${DDPRUN_CCACHE}")
+  # Paths below the root are relative ones, so that all checkouts share what one has compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+    "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${DDPRUN_CCACHE}")
 endif()
 
 if(DDPRUN_SANITIZE)

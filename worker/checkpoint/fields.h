@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 
@@ -14,6 +15,9 @@ namespace ddprun::worker {
 // The text for a message of one line: what is not printable is escaped, what is long is cut.
 std::string printable(std::string_view text);
 std::string printable_key(const Value::Key& key);
+
+// Returns the error of a file or a value that is not accepted.
+inline Error refused(std::string message) { return {ErrorCode::kProtocol, std::move(message)}; }
 
 // Returns the value at the key of a dict. The error names the key and what was found.
 template <typename Type>

@@ -20,8 +20,6 @@ namespace {
 
 namespace optim = torch::optim;
 
-Error refused(std::string message) { return {ErrorCode::kProtocol, std::move(message)}; }
-
 // Puts a tensor into the dict, if it is defined. Returns the first failure.
 void put_tensor(Value::Dict& dict, const char* key, const at::Tensor& tensor, Result<void>& done) {
   if (!tensor.defined() || !done) return;

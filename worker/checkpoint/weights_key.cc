@@ -89,8 +89,6 @@ std::vector<std::string> keys_of(const std::vector<Candidate>& candidates) {
   return keys;
 }
 
-Error refused(std::string message) { return {ErrorCode::kProtocol, std::move(message)}; }
-
 // Returns why a file has no weights at all, with its keys.
 Error nothing_in(const Value& file) {
   constexpr std::size_t kShown = 6;

@@ -20,8 +20,6 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 constexpr std::uint64_t kMaxDirectoryBytes = std::uint64_t{256} << 20;
 
-Error refused(std::string message) { return {ErrorCode::kProtocol, std::move(message)}; }
-
 // The place of the file's directory.
 struct End {
   std::uint64_t entries = 0;

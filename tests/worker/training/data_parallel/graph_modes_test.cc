@@ -256,15 +256,15 @@ TEST(Sparse, AverageLeavesOtherGradientsAlone) {
 // More than one gather can carry.
 TEST(Sparse, GradientsMayBeLarge) {
   run_torch_ranks(2, [](Collective& collective) {
-    constexpr std::int64_t kRows = 40'000;
-    torch::nn::Embedding net(torch::nn::EmbeddingOptions(kRows, 4).sparse(true));
+    constexpr std::int64_t kManyRows = 40'000;
+    torch::nn::Embedding net(torch::nn::EmbeddingOptions(kManyRows, 4).sparse(true));
     DataParallel parallel(net.ptr(), collective);
     // Rank 1 brings a few rows only.
-    const auto rows = torch::arange(collective.rank() == 0 ? kRows : 7);
+    const auto rows = torch::arange(collective.rank() == 0 ? kManyRows : 7);
     parallel.forward(net, rows).sum().backward();
     const auto gradient = net->weight.grad().to_dense();
     EXPECT_EQ(gradient[6][3].item<float>(), 1.0F);
-    EXPECT_EQ(gradient[kRows - 1][3].item<float>(), 0.5F);
+    EXPECT_EQ(gradient[kManyRows - 1][3].item<float>(), 0.5F);
   });
 }
 

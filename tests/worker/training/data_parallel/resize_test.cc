@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kBatch = 4;
-constexpr std::int64_t kSteps = 3;  // in each world
+constexpr std::int64_t kStepsEach = 3;  // in each world
 
 // A model with running statistics, and an optimizer with momentum.
 struct Trainer {
@@ -45,7 +45,7 @@ struct Trainer {
   // The ranks share out what they have not seen yet: `seen` samples are gone. Returns the new
   // number.
   std::int64_t train(DataParallel& parallel, const Collective& ranks, std::int64_t seen,
-                     std::int64_t steps = kSteps) {
+                     std::int64_t steps = kStepsEach) {
     for (std::int64_t step = 0; step < steps; ++step) {
       optimizer->zero_grad();
       const auto batch = samples.narrow(0, seen + ranks.rank() * kBatch, kBatch);
@@ -135,8 +135,8 @@ class Resize : public ::testing::Test {
       std::filesystem::temp_directory_path() / ("ddprun-resize-test-" + std::to_string(::getpid()));
 };
 
-constexpr std::int64_t kSeenByFour = 4 * kSteps * kBatch;
-constexpr std::int64_t kSeenByTwo = kSeenByFour + 2 * kSteps * kBatch;
+constexpr std::int64_t kSeenByFour = 4 * kStepsEach * kBatch;
+constexpr std::int64_t kSeenByTwo = kSeenByFour + 2 * kStepsEach * kBatch;
 
 // Ranks 0 and 1 stay, 2 and 3 go, and the process with number 4 comes as rank 2.
 TEST_F(Resize, FourThenTwoThenThreeRanks) {
@@ -218,7 +218,7 @@ TEST_F(Resize, GoesOnWithoutARankThatDiesInTheMiddleOfASum) {
   EXPECT_TRUE(WIFSIGNALED(statuses[1]));
   for (const std::size_t rank : {0U, 2U}) EXPECT_EQ(statuses[rank], 0) << rank;
   // The statistics have seen the batch of the pass that was given up.
-  expect_fresh_job(2, 3 * kSteps * kBatch, path("before"), path("after"), Compare::kWeights);
+  expect_fresh_job(2, 3 * kStepsEach * kBatch, path("before"), path("after"), Compare::kWeights);
 }
 
 // The bytes of allocate() that are held, over several collectives.
