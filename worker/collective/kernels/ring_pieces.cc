@@ -16,6 +16,7 @@ std::vector<RingPiece> ring_pieces(std::size_t bytes, std::size_t element_bytes,
 
 std::vector<RingPiece> ring_pieces(std::size_t bytes, std::size_t element_bytes, std::size_t world,
                                    std::span<const Part> parts) {
+  if (parts.empty()) return {};
   const auto chunks = ring_pieces(bytes, element_bytes, world);
   std::vector<RingPiece> pieces;
   for (const Part& part : parts) {
