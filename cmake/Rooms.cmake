@@ -51,10 +51,10 @@ if(DDPRUN_SANITIZE)
   target_compile_options(ddprun_flags INTERFACE -Wno-error=maybe-uninitialized -Wno-tsan)
 endif()
 if(CMAKE_UNITY_BUILD)
-  # All presets but `dev` compile eight files as one, which takes half the time. With LibTorch's
-  # headers a file takes 10 s. `dev` compiles each file alone, so that a missing #include is noticed
-  # there. Eight in one means that one file includes the eight sources. GCC takes them for headers,
-  # and warns of each anonymous namespace in a header.
+  # All presets but `dev` compile up to sixteen files as one, which takes half the time. With
+  # LibTorch's headers a file takes 10 s. `dev` compiles each file alone, so that a missing #include
+  # is noticed there. One file then includes the others. GCC takes them for headers, and warns of
+  # each anonymous namespace in a header.
   target_compile_options(ddprun_flags INTERFACE $<BUILD_INTERFACE:-Wno-subobject-linkage>)
 endif()
 target_compile_features(ddprun_flags INTERFACE cxx_std_20)

@@ -23,22 +23,32 @@ int Containment::standby_cgroup() {
   return next_->folder();
 }
 
-void Containment::end(std::chrono::milliseconds limit, std::chrono::milliseconds grace) {
+void Containment::end(std::chrono::milliseconds limit, std::chrono::milliseconds grace,
+                      const std::set<pid_t>& standbys) {
   if (next_) next_->kill();
-  end_attempt(limit, grace, {});
+  ask(grace, standbys);
+  sweep(limit, {});
   if (next_) next_->remove();
 }
 
 void Containment::end_attempt(std::chrono::milliseconds limit, std::chrono::milliseconds grace,
                               const std::set<pid_t>& standbys) {
-  const std::vector<LeftBehind> asked =
-      grace.count() > 0 ? ask_descendants(grace, standbys) : std::vector<LeftBehind>();
+  ask(grace, standbys);
+  sweep(limit, standbys);
+}
+
+void Containment::ask(std::chrono::milliseconds grace, const std::set<pid_t>& standbys) {
+  if (grace.count() == 0) return;
+  const std::vector<LeftBehind> asked = ask_descendants(grace, standbys);
   if (!asked.empty()) log::warning(describe(asked));
+}
+
+void Containment::sweep(std::chrono::milliseconds limit, const std::set<pid_t>& spared) {
   // This comes first: it also kills what forks faster than end_descendants() can look. The cgroup
   // can be removed only when it is empty, so after the sweep. Shared memory comes last: a process
   // that still lives could make some.
   cgroup_.kill();
-  for (const Stuck& left : end_descendants(limit, standbys)) log::warning(describe(left));
+  for (const Stuck& left : end_descendants(limit, spared)) log::warning(describe(left));
   cgroup_.remove();
   // Before the first attempt there is none, and a long list of others' names need not be read.
   if (cgroups_ > 0) remove_shared_memory(job_cookie_);

@@ -34,10 +34,15 @@ class Containment {
   // not so.
   void end_attempt(std::chrono::milliseconds limit, std::chrono::milliseconds grace,
                    const std::set<pid_t>& standbys);
-  // The same at the end of the job, for the standbys too.
-  void end(std::chrono::milliseconds limit, std::chrono::milliseconds grace);
+  // The same at the end of the job, for the standbys too. They were told to end, and no warning
+  // names them: workers have not left them.
+  void end(std::chrono::milliseconds limit, std::chrono::milliseconds grace,
+           const std::set<pid_t>& standbys);
 
  private:
+  static void ask(std::chrono::milliseconds grace, const std::set<pid_t>& standbys);
+  void sweep(std::chrono::milliseconds limit, const std::set<pid_t>& spared);
+
   std::string job_cookie_;
   JobCgroup cgroup_;
   std::optional<JobCgroup> next_;

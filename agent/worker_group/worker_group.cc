@@ -98,7 +98,7 @@ void WorkerGroup::end_attempt(std::chrono::milliseconds limit, std::chrono::mill
 
 void WorkerGroup::end(std::chrono::milliseconds limit, std::chrono::milliseconds grace) {
   standbys_.end();
-  containment_.end(limit, at_most(grace));
+  containment_.end(limit, at_most(grace), children_.standbys());
   pipes_.drain();
   standbys_.remove_files();
 }

@@ -203,8 +203,8 @@ void SimHost::look_for_silence(SessionId session) {
 void SimHost::perform(rendezvous::Outcome outcome) {
   if (callbacks_.may_grant && !callbacks_.may_grant()) decides_ = false;
   if (over_ || !decides_) return;
-  // The room of a round that is over counts no more, even if etcd takes long and nobody is told yet.
-  if (outcome.broken) room_since_.reset();
+  // The room of a round that is over counts no more. Nobody may be told yet, if etcd is slow.
+  if (outcome.broken || outcome.ended) room_since_.reset();
   check_growth(outcome);
   check_failure(outcome);
   // A node may still leave while its message waits for etcd; it does not listen then.

@@ -4,12 +4,56 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <map>
+#include <mutex>
+#include <vector>
 
 namespace ddprun::worker {
+namespace {
+
+// Events that nobody has, of each GPU. They live as long as the process.
+class SpareEvents {
+ public:
+  // Returns null if there is none.
+  cudaEvent_t take(int gpu) {
+    const std::lock_guard lock(mutex_);
+    auto& events = by_gpu_[gpu];
+    if (events.empty()) return nullptr;
+    cudaEvent_t const event = events.back();
+    events.pop_back();
+    return event;
+  }
+  void put(int gpu, cudaEvent_t event) {
+    const std::lock_guard lock(mutex_);
+    by_gpu_[gpu].push_back(event);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::vector<cudaEvent_t>> by_gpu_;
+};
+SpareEvents& spare_events() {
+  static auto* const kept = new SpareEvents;
+  return *kept;
+}
+
+}  // namespace
 
 void check_cuda(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return;
   throw CollectiveError(fmt::format("{}: CUDA: {}", doing, cudaGetErrorString(status)));
+}
+
+Event::Event() {
+  check_cuda(cudaGetDevice(&gpu_), "make an event");
+  event_ = spare_events().take(gpu_);
+  if (event_ == nullptr)
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "make an event");
+}
+
+// Streams that wait for it have its mark already: a later record changes nothing for them.
+Event::~Event() {
+  if (event_ != nullptr) spare_events().put(gpu_, event_);
 }
 
 void allocate_twice(std::size_t bytes, const std::function<std::string()>& allocate,

@@ -74,23 +74,21 @@ class OnGpu {
 // Says whether what `stream` gets becomes part of a graph.
 bool is_captured(cudaStream_t stream);
 
-// Marks a place in a stream. Without timing it is cheaper to record and to query.
+// Marks a place in a stream of the thread's GPU. Without timing it is cheaper to record and to
+// query. The process keeps what goes for the next one: each sum has two.
 class Event {
  public:
-  Event() {
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "make an event");
-  }
+  Event();
   explicit Event(cudaStream_t stream) : Event() { record(stream); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)), gpu_(other.gpu_) {}
   Event& operator=(Event&& other) noexcept {
     std::swap(event_, other.event_);
+    std::swap(gpu_, other.gpu_);
     return *this;
   }
-  ~Event() {
-    if (event_ != nullptr) cudaEventDestroy(event_);
-  }
+  ~Event();
 
   void record(cudaStream_t stream) {
     check_cuda(cudaEventRecord(event_, stream), "record an event");
@@ -109,6 +107,7 @@ class Event {
 
  private:
   cudaEvent_t event_ = nullptr;
+  int gpu_ = 0;
 };
 
 // Bytes on the GPU, and as many in host memory that the GPU reads and writes by itself. A copy

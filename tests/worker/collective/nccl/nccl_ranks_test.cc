@@ -36,6 +36,23 @@ TEST_F(NcclRanksTest, WaitOrdersTheStreamAndReturnsAtOnce) {
   });
 }
 
+// They are dear to make: two for each sum.
+TEST_F(NcclRanksTest, EventsAreUsedAgain) {
+  run({}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 3);
+    const auto sum = [&] {
+      rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+      cudaStreamSynchronize(rank.stream);
+      rank.collective->barrier();
+    };
+    for (int i = 0; i < 3; ++i) sum();
+    const int made = sim::controls().events;
+    for (int i = 0; i < 20; ++i) sum();
+    // The watcher gives its own back a little later.
+    EXPECT_LE(sim::controls().events, made + 4);
+  });
+}
+
 TEST_F(NcclRanksTest, SumsWhatTheProgramsStreamsWrite) {
   run({.ranks = 3, .last_ticket = 0xFFFF'FFFEU}, [](Rank& rank) {
     Ticket last = 0;

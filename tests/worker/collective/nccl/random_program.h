@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -19,7 +18,7 @@ enum class StepKind : std::uint8_t {
   kWait,          // for the launch of step `launch`, by number
   kBroadcast,     // of the range, from `peer`
   kSend,          // of the range, from `peer` to `other`
-  kBarrier,       //
+  kBarrier,       // of all ranks
   kGather,        // of bytes of the host
   kSwitchStream,  // the program goes on in its other stream
   kReplace,       // the buffer goes, used or not, and a new one comes

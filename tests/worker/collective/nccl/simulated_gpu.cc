@@ -53,7 +53,8 @@ void reset() {
                       &now.left_registered,  &now.blocks,        &now.event_queries,
                       &now.event_waits,      &now.calls_at_once, &now.calls_before_settled,
                       &now.wrong_device,     &now.unsafe_calls,  &now.captured_queries,
-                      &now.freed_under_work, &now.mixed_memory,  &now.unordered})
+                      &now.freed_under_work, &now.mixed_memory,  &now.unordered,
+                      &now.outside,          &now.events})
     *count = 0;
 }
 
@@ -120,6 +121,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  ++controls().events;
   *event = reinterpret_cast<cudaEvent_t>(new Event{.gpu = this_gpu()});
   return cudaSuccess;
 }

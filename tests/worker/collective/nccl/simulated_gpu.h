@@ -10,8 +10,10 @@
 //   into the stream only when it has settled. It refuses calls before. A kernel of NCCL waits for
 //   its peers until it is aborted. The abort waits for the streams that its kernels are in.
 // - cudaFree waits for all streams of its GPU. ncclMemFree takes memory away at once.
-// - Each task says which memory it reads and writes. Two that meet must have an order, by events or
-//   by a wait of the host, whichever comes first by chance (simulated_order.h).
+// - Each task says which memory it reads and writes. Two that meet must have an order, whichever of
+//   them runs first. Events give one, and waits of the host (simulated_order.h). A look by any
+//   thread of a GPU counts for all of them, the watcher's too. So one run may miss a fault. Reads
+//   and writes by the host are not looked at.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -59,6 +61,7 @@ struct Controls {
   std::atomic<int> registrations = 0;    // ever
   std::atomic<int> left_registered = 0;  // when their communicator was destroyed
   std::atomic<int> blocks = 0;           // of GPU memory, now
+  std::atomic<int> events = 0;           // made
   std::atomic<int> event_queries = 0;    // of all threads
   std::atomic<int> event_waits = 0;      // of hosts
   std::atomic<int> calls_at_once = 0;    // calls on a communicator while another one ran
@@ -69,6 +72,7 @@ struct Controls {
   std::atomic<int> freed_under_work = 0;  // blocks that a stream or a graph still used
   std::atomic<int> mixed_memory = 0;      // operations with registered and with plain memory
   std::atomic<int> unordered = 0;         // accesses that meet others and have no order with them
+  std::atomic<int> outside = 0;           // accesses behind the end of a block
 };
 Controls& controls();
 void reset();  // no rank runs

@@ -61,10 +61,10 @@ struct Piece {
 // NCCL_GRAPH_MIXING_SUPPORT).
 struct Kernels {
   bool ended = false;
-  int launched = 0;              // and not over: in a stream, or running
-  std::uint64_t places = 0;      // given
-  std::uint64_t next_place = 1;  // whose turn it is
-  int graphs = 0;                // nodes of graphs
+  int launched = 0;             // and not over: in a stream, or running
+  std::uint64_t turns = 0;      // given
+  std::uint64_t next_turn = 1;  // who runs next
+  int graphs = 0;               // nodes of graphs
   std::map<std::pair<int, int>, int> numbers{};
 };
 
@@ -180,38 +180,43 @@ void perform(std::map<int, Part>& parts) {
   }
 }
 
-using Places = std::deque<std::uint64_t>;  // of a kernel's launches: a graph's may be several
+using Turns = std::deque<std::uint64_t>;  // of a kernel's launches: a graph's may be several
 
 // The pieces of a group go on together, each as soon as its ranks are there. Ranks that bring
 // different things wait until they are aborted.
 void kernel(Ranks& all, Kernels& kernels, int rank, const std::vector<Piece>& pieces,
-            Places& places) {
+            Turns& turns) {
   std::unique_lock lock(all.mutex);
-  const std::uint64_t place = places.front();
-  places.pop_front();
-  all.moved.wait(lock, [&] { return kernels.ended || kernels.next_place == place; });
+  const std::uint64_t turn = turns.front();
+  turns.pop_front();
+  all.moved.wait(lock, [&] { return kernels.ended || kernels.next_turn == turn; });
   std::vector<Ranks::Place> open;
-  for (const Piece& piece : pieces) {
-    open.emplace_back(piece.transfer.first, piece.transfer.second,
-                      ++kernels.numbers[piece.transfer]);
-    all.parts[open.back()].emplace(rank, piece.part);
+  if (!kernels.ended) {
+    for (const Piece& piece : pieces) {
+      open.emplace_back(piece.transfer.first, piece.transfer.second,
+                        ++kernels.numbers[piece.transfer]);
+      all.parts[open.back()].emplace(rank, piece.part);
+    }
   }
   const auto needed = pieces.empty() ? 0 : pieces.front().needed;
-  while (!kernels.ended) {
-    std::erase_if(open, [&](const Ranks::Place& piece) {
-      if (all.done.contains(piece)) return true;
-      auto& parts = all.parts[piece];
+  while (!kernels.ended && !open.empty()) {
+    std::erase_if(open, [&](const Ranks::Place& place) {
+      if (all.done.contains(place)) return true;
+      auto& parts = all.parts[place];
       if (parts.size() != needed || !alike(parts) || controls().hang) return false;
       perform(parts);
-      all.done.insert(piece);
+      all.done.insert(place);
       all.moved.notify_all();
       return true;
     });
-    if (open.empty()) break;
-    all.moved.wait_for(lock, std::chrono::milliseconds(1));
+    if (!open.empty()) all.moved.wait_for(lock, std::chrono::milliseconds(1));
+  }
+  // Its memory is no longer the others' to work on.
+  for (const Ranks::Place& place : open) {
+    if (!all.done.contains(place)) all.parts[place].erase(rank);
   }
   --kernels.launched;
-  kernels.next_place = place + 1;
+  kernels.next_turn = turn + 1;
   all.moved.notify_all();
 }
 
@@ -254,14 +259,14 @@ void put_in_stream(ncclComm_t comm, const std::vector<Piece>& pieces, cudaStream
   auto node = captured ? node_of(comm) : nullptr;
   std::vector<Touch> touches;
   for (const Piece& piece : pieces) touch(piece.part, comm->rank, comm->ranks, touches);
-  const auto places = std::make_shared<Places>();
+  const auto turns = std::make_shared<Turns>();
   Task launched = task([all = comm->all, kernels = comm->kernels, rank = comm->rank, pieces, node,
-                        places] { kernel(*all, *kernels, rank, pieces, *places); },
+                        turns] { kernel(*all, *kernels, rank, pieces, *turns); },
                        touches);
-  launched.enter = [all = comm->all, kernels = comm->kernels, places] {
+  launched.enter = [all = comm->all, kernels = comm->kernels, turns] {
     const std::lock_guard lock(all->mutex);
     ++kernels->launched;
-    places->push_back(++kernels->places);
+    turns->push_back(++kernels->turns);
   };
   add_task(stream_of(stream), std::move(launched));
 }

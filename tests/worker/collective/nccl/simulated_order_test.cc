@@ -92,5 +92,36 @@ TEST_F(SimulatedOrder, NodesOfAGraphNeedOneToo) {
   EXPECT_EQ(cudaStreamEndCapture(first_, &graph), cudaErrorStreamCaptureUnjoined);
 }
 
+// The memory of a graph counts where the graph is launched.
+TEST_F(SimulatedOrder, AGraphNeedsOneWithOtherStreams) {
+  cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal);
+  write(first_, 0, 8);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(first_, &graph), cudaSuccess);
+  cudaGraphExec_t exec = nullptr;
+  cudaGraphInstantiate(&exec, graph, 0);
+  write(second_, 0, 8);
+  EXPECT_EQ(unordered(), 0);
+  cudaGraphLaunch(exec, first_);
+  EXPECT_EQ(unordered(), 1);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+}
+
+// The second stream's write covers the first one's, and comes after it.
+TEST_F(SimulatedOrder, HoldsThroughAThirdStream) {
+  cudaStream_t third = sim::new_stream();
+  write(first_, 0, 8);
+  order();
+  write(second_, 0, 8);
+  write(third, 0, 8);
+  EXPECT_EQ(unordered(), 1);
+}
+
+TEST_F(SimulatedOrder, CountsWorkBehindTheEndOfABlock) {
+  write(first_, 4, 8);
+  EXPECT_EQ(sim::controls().outside, 1);
+}
+
 }  // namespace
 }  // namespace ddprun::worker

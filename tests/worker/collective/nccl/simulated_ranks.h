@@ -91,19 +91,27 @@ class SimulatedGpu : public ::testing::Test {
   };
 
   void SetUp() override { sim::reset(); }
-  void TearDown() override {
-    EXPECT_EQ(sim::controls().calls_at_once, 0) << "NCCL was called on two threads at once";
-    EXPECT_EQ(sim::controls().calls_before_settled, 0) << "NCCL was called before it had settled";
-    EXPECT_EQ(sim::controls().unformed_revokes, 0);
-    EXPECT_EQ(sim::controls().wrong_device, 0) << "one GPU's memory or events met another's";
-    EXPECT_EQ(sim::controls().freed_under_work, 0) << "memory was freed that a GPU still used";
-    EXPECT_EQ(sim::controls().unordered, 0) << sim::disorder();
+  void TearDown() override { EXPECT_EQ(faults(), ""); }
+
+  // Returns what must not have happened since reset(), a line each.
+  std::string faults() const {
+    const sim::Controls& now = sim::controls();
+    std::string lines;
+    const auto none = [&](int count, const std::string& what) {
+      if (count != 0) lines += what + "\n";
+    };
+    none(now.calls_at_once, "NCCL was called on two threads at once");
+    none(now.calls_before_settled, "NCCL was called before it had settled");
+    none(now.unformed_revokes, "a communicator was revoked before all had joined");
+    none(now.wrong_device, "one GPU's memory or events met another's");
+    none(now.freed_under_work, "memory was freed that a GPU still used");
+    none(now.unordered, sim::disorder());
+    none(now.outside, "a task worked behind the end of its memory");
     // After a failure nobody may wait for the GPU, and to free memory does.
-    if (sim::controls().aborts == 0 && !leaves_memory_) {
-      EXPECT_EQ(sim::controls().blocks, 0) << "GPU memory is left";
-    }
-    EXPECT_EQ(sim::controls().mixed_memory, 0) << "ranks gave registered and plain memory";
-    EXPECT_EQ(sim::controls().left_registered, 0) << "memory was registered to the end";
+    if (now.aborts == 0 && !leaves_memory_) none(now.blocks, "GPU memory is left");
+    none(now.mixed_memory, "ranks gave registered and plain memory");
+    none(now.left_registered, "memory was registered to the end");
+    return lines;
   }
 
   bool leaves_memory_ = false;  // what a test leaves goes with the process

@@ -104,12 +104,12 @@ void pause_by_chance() {
 
 // The tasks of each GPU that the host has seen to be over. Under captures_mutex().
 std::map<int, Clock>& seen() {
-  static std::map<int, Clock> all;
-  return all;
+  static auto* const all = new std::map<int, Clock>;
+  return *all;
 }
 std::string& first_disorder() {
-  static std::string line;
-  return line;
+  static auto* const line = new std::string;
+  return *line;
 }
 
 void count_disorder(const std::string& line) {
@@ -199,6 +199,7 @@ Task task(std::function<void()> run, const std::vector<Touch>& touches) {
     if (block == nullptr) continue;
     const auto* const begin = static_cast<const std::byte*>(touch.memory);
     const auto most = static_cast<std::size_t>(block->memory + block->bytes - begin);
+    if (touch.bytes != Touch::kToTheEnd && touch.bytes > most) ++controls().outside;
     const Touched touched{begin, begin + std::min(touch.bytes, most), touch.writes};
     made.accesses.push_back({std::make_shared<Use>(std::move(block)), touched});
   }
@@ -362,9 +363,10 @@ cudaError_t end_capture(Stream& stream, std::shared_ptr<Graph>* graph) {
   for (Stream* other : streams().all) {
     if (other->capture == capture) other->capture = nullptr;
   }
+  // Events that were recorded in it may live longer, and hold no graph.
+  *graph = std::exchange(capture->graph, nullptr);
   if (!capture->valid) return cudaErrorStreamCaptureInvalidated;
-  if (joined.size() != capture->graph->nodes.size()) return cudaErrorStreamCaptureUnjoined;
-  *graph = capture->graph;
+  if (joined.size() != (*graph)->nodes.size()) return cudaErrorStreamCaptureUnjoined;
   return cudaSuccess;
 }
 
