@@ -5,23 +5,19 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
-#include <string>
 
 #include "tests/sim/takeover.h"
+#include "tests/support/number_of.h"
 
 namespace ddprun::sim {
 namespace {
 
+using support::number_of;
+
 // A sanitizer's build is some twenty times as slow.
 constexpr unsigned kFreshSeeds = DDPRUN_SIM_SEEDS;
 constexpr unsigned kFixedSeeds = kFreshSeeds / 3;
-
-unsigned number_of(const char* name, unsigned otherwise) {
-  const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
-  return text == nullptr ? otherwise : static_cast<unsigned>(std::stoul(text));
-}
 
 // Runs the seeds and answers how many jobs went through more than one round.
 template <typename Job>
@@ -45,7 +41,7 @@ void run_fixed_seeds() {
 
 template <typename Job>
 void run_fresh_seeds() {
-  if (const unsigned seed = number_of("DDPRUN_SIM_SEED", 0); seed != 0) {
+  if (const unsigned seed = number_of("DDPRUN_SIM_SEED", 0U); seed != 0) {
     run_seeds<Job>(seed, 1);
     return;
   }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -18,17 +17,13 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/number_of.h"
 #include "tests/support/under_tsan.h"
 #include "tests/worker/collective/nccl/random_program.h"
 #include "tests/worker/collective/nccl/simulated_ranks.h"
 
 namespace ddprun::worker {
 namespace {
-
-std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 // Calls `use` with a pointer of the type to the memory.
 template <typename Use>
@@ -286,9 +281,9 @@ Program NcclRandomTest::shorter(Program program) const {
 }
 
 TEST_F(NcclRandomTest, ProgramsGiveWhatAModelSays) {
-  const std::uint64_t first = number_of("DDPRUN_NCCL_FIRST", 0);
+  const auto first = support::number_of("DDPRUN_NCCL_FIRST", std::uint64_t{0});
   const std::uint64_t programs =
-      number_of("DDPRUN_NCCL_PROGRAMS", support::less_under_tsan(200U, 40U));
+      support::number_of("DDPRUN_NCCL_PROGRAMS", support::less_under_tsan(200U, 40U));
   ASSERT_GT(programs, 0U) << "DDPRUN_NCCL_PROGRAMS: expected a number above 0";
   for (std::uint64_t seed = first; seed < first + programs; ++seed) {
     const Program program = random_program(seed, ranks_of(seed), kSteps);

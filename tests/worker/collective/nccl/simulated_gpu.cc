@@ -73,13 +73,12 @@ using namespace ddprun::worker::sim;
 
 namespace {
 
-cudaError_t put(cudaStream_t stream, std::function<void()> kernel,
-                const std::vector<Touch>& touches) {
+cudaError_t put(cudaStream_t stream, Task task) {
   if (stream_of(stream).gpu != this_gpu()) {
     ++controls().wrong_device;
     return cudaErrorInvalidResourceHandle;
   }
-  return add_task(stream_of(stream), task(std::move(kernel), touches));
+  return add_task(stream_of(stream), std::move(task));
 }
 
 }  // namespace
@@ -192,12 +191,12 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  return put(stream, [=] { std::memset(memory, value, bytes); }, {writes(memory, bytes)});
+  return put(stream, task([=] { std::memset(memory, value, bytes); }, {writes(memory, bytes)}));
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/,
                             cudaStream_t stream) {
-  return put(stream, [=] { std::memcpy(to, from, bytes); },
-             {writes(to, bytes), reads(from, bytes)});
+  return put(stream,
+             task([=] { std::memcpy(to, from, bytes); }, {writes(to, bytes), reads(from, bytes)}));
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
@@ -239,8 +238,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  if (stream_of(stream).gpu != this_gpu()) return cudaErrorInvalidResourceHandle;
-  return add_task(stream_of(stream), whole(graph_of(exec)));
+  return put(stream, whole(graph_of(exec)));
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete &graph_of(graph);

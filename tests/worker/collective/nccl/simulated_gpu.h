@@ -36,8 +36,7 @@ struct Controls {
   std::atomic<int> gpus = 8;
   std::atomic<int> looks_to_settle = 2;  // at the state of a communicator, after a call
   std::atomic<bool> settles = true;      // else no communicator does
-
-  std::atomic<bool> stagger = false;  // streams pause before tasks now and then, by chance
+  std::atomic<bool> stagger = false;     // streams pause before tasks now and then, by chance
 
   // Faults.
   std::atomic<bool> hang = false;                       // kernels of NCCL wait while it is set

@@ -6,16 +6,16 @@
 
 namespace ddprun::worker::sim {
 
-void Clock::join(const Clock& other) {
+void VectorClock::join(const VectorClock& other) {
   for (const auto& [stream, task] : other.tasks_) {
     std::uint64_t& mine = tasks_[stream];
     mine = std::max(mine, task);
   }
 }
 
-std::uint64_t Clock::advance(int stream) { return ++tasks_[stream]; }
+std::uint64_t VectorClock::advance(int stream) { return ++tasks_[stream]; }
 
-bool Clock::has(int stream, std::uint64_t task) const {
+bool VectorClock::has(int stream, std::uint64_t task) const {
   const auto found = tasks_.find(stream);
   return found != tasks_.end() && found->second >= task;
 }
@@ -23,7 +23,7 @@ bool Clock::has(int stream, std::uint64_t task) const {
 // Accesses that it covers, and that are over before it, go: who comes after this one comes after
 // them, too. A stream is in order, and so is a task with itself.
 std::optional<std::string> Accesses::add(const Touched& touched, int stream, std::uint64_t task,
-                                         const Clock& before) {
+                                         const VectorClock& before) {
   const auto comes_after = [&](const Access& other) {
     return other.stream == stream || before.has(other.stream, other.task);
   };
@@ -42,7 +42,7 @@ std::optional<std::string> Accesses::add(const Touched& touched, int stream, std
   return trouble;
 }
 
-bool Accesses::over(const Clock& known) const {
+bool Accesses::over(const VectorClock& known) const {
   return std::ranges::all_of(
       all_, [&](const Access& access) { return known.has(access.stream, access.task); });
 }

@@ -14,9 +14,9 @@
 namespace ddprun::worker::sim {
 
 // Up to which task each stream is over, by the stream's number. Tasks count from 1.
-class Clock {
+class VectorClock {
  public:
-  void join(const Clock& other);
+  void join(const VectorClock& other);
   std::uint64_t advance(int stream);  // by one task, which it returns
   bool has(int stream, std::uint64_t task) const;
 
@@ -41,9 +41,9 @@ class Accesses {
   // Adds that of a task. `before`: what is over when it begins. Returns a line about one that it
   // meets and that is not over.
   std::optional<std::string> add(const Touched& touched, int stream, std::uint64_t task,
-                                 const Clock& before);
+                                 const VectorClock& before);
   // Returns whether all are over.
-  bool over(const Clock& known) const;
+  bool over(const VectorClock& known) const;
 
  private:
   struct Access {

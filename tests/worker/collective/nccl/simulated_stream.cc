@@ -103,8 +103,8 @@ void pause_by_chance() {
 }
 
 // The tasks of each GPU that the host has seen to be over. Under captures_mutex().
-std::map<int, Clock>& seen() {
-  static auto* const all = new std::map<int, Clock>;
+std::map<int, VectorClock>& seen() {
+  static auto* const all = new std::map<int, VectorClock>;
   return *all;
 }
 std::string& first_disorder() {
@@ -119,7 +119,7 @@ void count_disorder(const std::string& line) {
 // Compares the next task of a stream with what came before it in others.
 void keep_order(Stream& stream, const Task& task) {
   stream.clock.join(seen()[stream.gpu]);
-  const Clock before = stream.clock;
+  const VectorClock before = stream.clock;
   const std::uint64_t number = stream.clock.advance(stream.number);
   for (const auto& [use, touched] : task.accesses) {
     const auto trouble = use->block().accesses.add(touched, stream.number, number, before);

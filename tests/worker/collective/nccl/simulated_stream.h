@@ -73,13 +73,13 @@ Task task(std::function<void()> run, const std::vector<Touch>& touches);
 // A place in a stream, and what is over there.
 class Mark {
  public:
-  Mark(int stream_gpu, Clock before) : gpu(stream_gpu), clock(std::move(before)) {}
+  Mark(int stream_gpu, VectorClock before) : gpu(stream_gpu), clock(std::move(before)) {}
   void pass();
   void wait();
   bool passed();
 
   const int gpu;
-  const Clock clock;
+  const VectorClock clock;
 
  private:
   std::mutex mutex_;
@@ -121,7 +121,7 @@ class Stream {
 
   const int gpu;
   const int number;                  // in the process
-  Clock clock;                       // what is over before its next task; under captures_mutex()
+  VectorClock clock;                 // what is over before its next task; under captures_mutex()
   const bool blocking;               // the legacy stream waits for it
   std::shared_ptr<Capture> capture;  // under captures_mutex()
   std::set<std::size_t> tails;       // its last nodes there
