@@ -11,6 +11,7 @@
 #include "agent/core/exit_code.h"
 #include "base/assert.h"
 #include "base/limit_hint.h"
+#include "rendezvous/core/keep_alive.h"
 
 namespace ddprun::agent {
 namespace {
@@ -251,14 +252,26 @@ Actions Lifecycle::give_up(const rendezvous::Failure& reason, Time now) {
   return actions;
 }
 
+// Returns the end of the limit that we look at. `due`: when that look should have been. Nobody here
+// ran since then if we come late, and the workers perhaps neither. They get as much time again.
+Time Lifecycle::end_of_limit(Time due, Time now) const {
+  const Time end = killed_ ? due : kill_at_;
+  const std::chrono::nanoseconds late = now - due;
+  if (late < rendezvous::kSuspendedFor) return end;
+  return std::max(end, now + std::min(late, killed_ ? settings_.kill_limit : settings_.grace));
+}
+
 Actions Lifecycle::time_passed(Time now) {
   if (now < look_at_) return {};
-  look_at_ = Time::max();
+  const Time due = std::exchange(look_at_, Time::max());
   if (live_ == 0) return {};
   // Within the grace we wake up once, at the end of `shell_patience`.
-  if (!killed_ && now < kill_at_) {
-    look_at_ = kill_at_;
-    return {SignalShells{closing_signal_}};
+  const bool is_for_shells = !killed_ && due < kill_at_;
+  const Time end = end_of_limit(due, now);
+  if (!killed_) kill_at_ = end;
+  if (now < end) {
+    look_at_ = end;
+    return is_for_shells ? Actions{SignalShells{closing_signal_}} : Actions{};
   }
   if (!killed_) return kill(now);
   // SIGKILL did not end them within the limit. They may still hold a GPU, and a new attempt beside

@@ -198,6 +198,7 @@ class Lifecycle {
   Actions drained();
   void drain_sooner(std::chrono::milliseconds deadline, Time now);
   Actions kill(Time now);
+  Time end_of_limit(Time due, Time now) const;
   rendezvous::Failure describe(const WorkerExit& exit) const;
   Finish finish() const;
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/core/exit_code.h"
+#include "rendezvous/core/keep_alive.h"
 
 namespace ddprun::agent {
 namespace {
@@ -238,9 +239,55 @@ TEST_F(LifecycleTest, LeavesAWorkerThatNotEvenSigkillEndsAndDoesNotRestartBeside
   run_round(1);
   cycle.worker_exited(exit(1, 7), now);
   cycle.round_broken(RoundBroken{1, {}}, now);
+  cycle.time_passed(now + kPatience);
   cycle.time_passed(now + kGrace);
   EXPECT_EQ(names(cycle.time_passed(now + kGrace + kKillLimit)), (Names{"leave", "finish:1"}));
   EXPECT_EQ(cycle.ending().cause->message, "1 of 2 workers on h did not end after SIGKILL");
+}
+
+// A virtual machine that is moved is suspended, and its clock goes on.
+TEST_F(LifecycleTest, TheGraceDoesNotCountWhileTheHostIsSuspended) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  now += kPatience;
+  EXPECT_EQ(names(cycle.time_passed(now)), Names{"shells:SIGTERM"});
+  now += kGrace - kPatience + 65s;
+  EXPECT_EQ(names(cycle.time_passed(now)), Names{});
+  EXPECT_EQ(cycle.kill_at(), now + kGrace);
+  EXPECT_EQ(cycle.look_again_at(), now + kGrace);
+  EXPECT_EQ(names(cycle.time_passed(now + kGrace)), Names{"kill"});
+}
+
+TEST_F(LifecycleTest, ShellsAreAskedAgainAlsoAfterASuspension) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  EXPECT_EQ(names(cycle.time_passed(now + kGrace + 65s)), Names{"shells:SIGTERM"});
+  EXPECT_EQ(cycle.kill_at(), now + kGrace + 65s + kGrace);
+}
+
+TEST_F(LifecycleTest, AKilledWorkerIsNotStuckWhileTheHostIsSuspended) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.stop_requested(SIGINT, now);
+  EXPECT_EQ(names(cycle.stop_requested(SIGINT, now)), Names{"kill"});
+  now += kKillLimit + 65s;
+  EXPECT_EQ(names(cycle.time_passed(now)), Names{});
+  EXPECT_EQ(cycle.look_again_at(), now + kKillLimit);
+  EXPECT_EQ(names(cycle.worker_exited(exit(0, -9), now)), Names{"finish:1"});
+}
+
+// The second look comes late, too: each gets no more than was lost.
+TEST_F(LifecycleTest, ALateLookMovesALimitByNoMoreThanItIsLate) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  now += kPatience;
+  cycle.time_passed(now);
+  now += kGrace - kPatience + rendezvous::kSuspendedFor - 1ns;
+  EXPECT_EQ(names(cycle.time_passed(now)), Names{"kill"});
+  now += kKillLimit + 300ms;
+  EXPECT_EQ(names(cycle.time_passed(now)), Names{});
+  EXPECT_EQ(cycle.look_again_at(), now + 300ms);
+  EXPECT_EQ(names(cycle.time_passed(now + 300ms)), (Names{"leave", "finish:1"}));
 }
 
 TEST_F(LifecycleTest, ASecondFailureWhileDrainingDoesNotMoveTheDeadline) {
