@@ -1,5 +1,6 @@
 # ddprun::grpc: Debian's gRPC and Protobuf, every archive linked statically: `ddprun` is one file
-# that needs no library.
+# that needs no library. ThreadSanitizer's build has the shared libraries. Its list of what is not
+# told (tests/support/tsan.supp) names libraries, and an archive has no name in a report.
 find_package(PkgConfig REQUIRED)
 find_program(DDPRUN_PROTOC protoc REQUIRED)
 find_program(DDPRUN_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
@@ -14,22 +15,27 @@ endif()
 string(REGEX MATCHALL "[^ ]+" _libraries "${DDPRUN_GRPC_LIBS}")
 list(TRANSFORM _libraries REPLACE "^-l" "")
 list(REMOVE_DUPLICATES _libraries)
-set(_archives "")
+if(DDPRUN_SANITIZE STREQUAL "thread")
+  set(_suffix .so)
+else()
+  set(_suffix .a)
+endif()
+set(_files "")
 foreach(_library IN LISTS _libraries)
   if(_library MATCHES "^(pthread|dl|rt|m|atomic)$")
     continue()  # part of glibc 2.36, or needed by nothing on x86-64
   endif()
-  find_library(DDPRUN_ARCHIVE_${_library} NAMES lib${_library}.a REQUIRED)
-  list(APPEND _archives "${DDPRUN_ARCHIVE_${_library}}")
+  find_library(DDPRUN_LIBRARY_${_library} NAMES lib${_library}${_suffix} REQUIRED)
+  list(APPEND _files "${DDPRUN_LIBRARY_${_library}}")
 endforeach()
 
 add_library(ddprun_grpc INTERFACE)
 add_library(ddprun::grpc ALIAS ddprun_grpc)
 target_link_libraries(ddprun_grpc INTERFACE
-  -Wl,--start-group ${_archives} -Wl,--end-group Threads::Threads ${CMAKE_DL_LIBS})
+  -Wl,--start-group ${_files} -Wl,--end-group Threads::Threads ${CMAKE_DL_LIBS})
 
 # ddprun::crypto: OpenSSL's two libraries, of the same archives as gRPC's.
 add_library(ddprun_crypto INTERFACE)
 add_library(ddprun::crypto ALIAS ddprun_crypto)
 target_link_libraries(ddprun_crypto INTERFACE
-  "${DDPRUN_ARCHIVE_ssl}" "${DDPRUN_ARCHIVE_crypto}" Threads::Threads ${CMAKE_DL_LIBS})
+  "${DDPRUN_LIBRARY_ssl}" "${DDPRUN_LIBRARY_crypto}" Threads::Threads ${CMAKE_DL_LIBS})
