@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Counts the results of several ctest runs: summarize_tests.py NAME=RESULTS.xml …
 
-Prints each skipped test with its reason, and each failed one with the last lines that it printed.
+Prints each skipped test with its reason, and each failed one with the last lines that it printed. A
+sanitizer's report shows its first lines.
 Prints a line for each run with its counts and how many of those are tests of the engine
 (`worker/`). Prints the names of the failed ones again, and, as the last line, `N passed, N failed,
 N skipped`. A run without results (its build failed) counts as one failed test. A green line must
@@ -20,6 +21,7 @@ import xml.etree.ElementTree as ElementTree
 
 # of a failed test, which runs for minutes in a log of thousands of lines: this stands at its end
 LAST_LINES = 40
+REPORT_LINES = 25  # the first of a sanitizer's report: both accesses of a race, or the leak's place
 LINE_CHARACTERS = 500  # of one of them
 
 # The mark of a test that judged for itself: GoogleTest, Python's unittest and our scripts. One that
@@ -58,13 +60,16 @@ def outcome(case):
         return "skipped", "disabled"
     failure = case.find("failure")
     message = message or ("" if failure is None else failure.get("message", ""))
-    return "failed", "\n".join([message, *last_lines(case)])
+    return "failed", "\n".join([message, *telling_lines(case)])
 
 
-def last_lines(case):
-    """Returns the last lines that a failed test printed, each line moved in."""
+def telling_lines(case):
+    """Returns the lines of a failed test that tell most, each line moved in. They are the first of
+    a sanitizer's report, or the last that it printed."""
     lines = (case.findtext("system-out") or "").rstrip().splitlines()
-    return ["    " + line[:LINE_CHARACTERS] for line in lines[-LAST_LINES:]]
+    report = next((at for at, line in enumerate(lines) if SANITIZER_REPORT.search(line)), None)
+    told = lines[-LAST_LINES:] if report is None else lines[report:][:REPORT_LINES]
+    return ["    " + line[:LINE_CHARACTERS] for line in told]
 
 
 def read_run(name, path):
