@@ -254,7 +254,7 @@ void Communicator::abort() noexcept {
     for (Pauses pauses; revoked == ncclInProgress && Clock::now() < deadline; pauses.take())
       revoked = state();
   }
-  if (revoked == ncclSuccess && in_graphs_ > 0) return;
+  if (revoked == ncclSuccess && is_in_graphs()) return;
   ncclCommAbort(comm_);
   comm_ = nullptr;
 }
@@ -295,7 +295,7 @@ void Communicator::leave(std::chrono::milliseconds limit) noexcept {
 
 bool Communicator::stay_for_graphs() {
   const Turn turn(*this);
-  if (in_graphs_ == 0) return false;
+  if (!is_in_graphs()) return false;
   log::warning(fmt::format(
       "rank {}: the collective goes while CUDA graphs hold {} of its operations: its memory stays "
       "until the process ends. Destroy the graphs first",

@@ -63,6 +63,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // A graph has an operation of it until the last copy of this is gone. NCCL ends no communicator
   // before.
   std::shared_ptr<void> in_a_graph();
+  bool is_in_graphs() const { return in_graphs_ > 0; }
 
   // Registers memory: NCCL then need not copy it. A handle for remove(). Throws as run() does.
   void* add(void* memory, std::size_t bytes);

@@ -49,10 +49,13 @@ void monitor(const MonitorOptions& options, Communicator& communicator, NcclWatc
                     options.rank, in_seconds(silence)));
   }
   if (communicator.wait_for_end(options.abort) || communicator.given_up()) return;
+  const char* because = communicator.is_in_graphs()
+                            ? "the program keeps CUDA graphs with its operations, or the GPU hangs"
+                            : "the GPU hangs";
   options.end_process(
       options.rank,
-      fmt::format("{}; NCCL is not aborted after {} s: the GPU hangs, and so this process ends",
-                  reason_of(communicator), in_seconds(options.abort)),
+      fmt::format("{}; NCCL is not aborted after {} s: {}, and so this process ends",
+                  reason_of(communicator), in_seconds(options.abort), because),
       watcher.flight_record());
 }
 

@@ -175,12 +175,14 @@ NcclRanks::Work NcclRanks::launch_operation(std::uint32_t operation, const char*
   return work;
 }
 
-// Nobody watches what is captured. Its events tell nothing, and the graph may run often or never.
+// The watcher looks for failures alone. Events of a capture tell nothing, and a graph may run often
+// or never.
 Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& call,
                                    std::shared_ptr<std::byte> memory) {
   try {
     dropped_->share_with_graph(parts_.program.current(), std::move(memory),
                                communicator_->in_a_graph());
+    watcher_->wake();
     Event(parts_.program.current()).hold(stream_);
     communicator_->run(doing, call);
     return Event(stream_);

@@ -20,6 +20,9 @@ namespace {
 constexpr std::chrono::microseconds kFirstWatch{20};
 constexpr std::chrono::microseconds kLongestWatch{1'000};
 constexpr std::chrono::microseconds kIdleWatch{2'000};
+// While graphs hold operations and nothing else is under way. A graph may run at any time, and the
+// program then waits for its stream alone.
+constexpr std::chrono::milliseconds kGraphWatch{100};
 
 }  // namespace
 
@@ -159,9 +162,8 @@ void NcclWatcher::run() {
   const BesideCaptures beside;  // it asks events while the program may capture
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    if (works_.empty() || communicator_->failed()) {
-      woken_.wait(lock,
-                  [this] { return stopping_ || (!works_.empty() && !communicator_->failed()); });
+    if (rests()) {
+      rest(lock);
       continue;
     }
     look(lock);
@@ -172,6 +174,20 @@ void NcclWatcher::run() {
   }
   stopped_ = true;
   moved_.notify_all();
+}
+
+bool NcclWatcher::rests() const {
+  return !stopping_ && (works_.empty() || communicator_->failed());
+}
+
+// Returns when there is something to watch, or after one look for the sake of graphs.
+void NcclWatcher::rest(std::unique_lock<std::mutex>& lock) {
+  const auto is_for_graphs = [this] {
+    return communicator_->is_in_graphs() && !communicator_->failed();
+  };
+  woken_.wait(lock, [&] { return !rests() || is_for_graphs(); });
+  if (woken_.wait_for(lock, kGraphWatch, [this] { return !rests(); })) return;
+  if (is_for_graphs()) look(lock);
 }
 
 // The first reason is kept: the program may have found another one meanwhile.
@@ -229,13 +245,15 @@ NcclWatcher::Clock::time_point NcclWatcher::since(const Work& work) const {
 }
 
 std::optional<std::string> NcclWatcher::find_failure(std::unique_lock<std::mutex>& lock) {
-  const auto work = works_.front();
+  const auto work = works_.empty() ? nullptr : works_.front();
   lock.unlock();
   const auto wrong = Question(*this).trouble();
   lock.lock();
   if (wrong) {
-    return fmt::format("rank {}: {}: {}", options_.rank, ring_->describe(work->operation_), *wrong);
+    const std::string what = work ? ring_->describe(work->operation_) : "a CUDA graph";
+    return fmt::format("rank {}: {}: {}", options_.rank, what, *wrong);
   }
+  if (!work) return std::nullopt;
   if (Clock::now() >= since(*work) + work->limit_) return past_deadline(lock, work);
   return disagreement(lock);
 }

@@ -63,7 +63,7 @@ class NcclWatcher : public std::enable_shared_from_this<NcclWatcher> {
   void start();
   // Whatever is under way is watched no longer. Waits for the thread, for `limit` at most.
   void stop(std::chrono::milliseconds limit);
-  // The communicator has failed: all who wait here shall look at it.
+  // The communicator has failed, or a graph holds it: all who wait here shall look at it.
   void wake();
 
   // From now on it compares this rank with the others. Nothing is under way, and all have a board.
@@ -102,6 +102,8 @@ class NcclWatcher : public std::enable_shared_from_this<NcclWatcher> {
   class Question;
 
   void run();
+  bool rests() const;
+  void rest(std::unique_lock<std::mutex>& lock);
   void nudge();
   void look(std::unique_lock<std::mutex>& lock);
   bool take_what_is_done(std::unique_lock<std::mutex>& lock);

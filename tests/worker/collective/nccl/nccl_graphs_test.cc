@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <optional>
+#include <utility>
 
 #include "tests/worker/collective/nccl/simulated_ranks.h"
 
@@ -44,9 +46,11 @@ class NcclGraphs : public SimulatedGpu {
   void TearDown() override {
     EXPECT_EQ(sim::controls().unsafe_calls, 0) << "a capture was broken";
     EXPECT_EQ(sim::controls().captured_queries, 0) << "an event of a capture was asked";
-    EXPECT_EQ(sim::controls().aborts, 0);
+    EXPECT_EQ(sim::controls().aborts, aborts_);
     SimulatedGpu::TearDown();
   }
+
+  int aborts_ = 0;  // that a test expects
 };
 
 // CUDA's default is that no other thread may ask an event meanwhile.
@@ -209,6 +213,29 @@ TEST_F(NcclGraphs, AFailureWaitsForNoGraph) {
     cudaStreamSynchronize(rank.stream);
     rank.collective.reset();
     EXPECT_EQ(sim::controls().revokes, 1);
+  });
+}
+
+// The program waits for its stream alone, and the sum never ends.
+TEST_F(NcclGraphs, AFailureIsHeardWhileAGraphRunsAlone) {
+  leaves_memory_ = true;
+  aborts_ = 1;
+  run({}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 1);
+    std::optional<Graph> graph(std::in_place, rank.stream, [&] {
+      rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+    });
+    rank.collective->barrier();
+    sim::controls().hang = true;
+    graph->launch();
+    sim::controls().async_error = ncclRemoteError;
+    const std::string why = failure_of(*rank.collective);
+    EXPECT_NE(why.find("rank 0: a CUDA graph: NCCL: remote process exited"), std::string::npos)
+        << why;
+    if (why.empty()) sim::controls().hang = false;
+    cudaStreamSynchronize(rank.stream);
+    graph.reset();
+    rank.collective.reset();
   });
 }
 

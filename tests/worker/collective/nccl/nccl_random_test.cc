@@ -159,11 +159,18 @@ void NcclRandomTest::Runner::compare(const Step& step) {
   });
 }
 
+// A capture ends also after a failure: NCCL waits for its graph.
 void NcclRandomTest::Runner::graph(const Step& step) const {
-  check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
-  kernel(step);
-  rank_.collective->wait(rank_.collective->launch(range(step), step.reduction));
   cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
+  try {
+    kernel(step);
+    rank_.collective->wait(rank_.collective->launch(range(step), step.reduction));
+  } catch (const CollectiveError&) {
+    cudaStreamEndCapture(stream(), &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
   check(cudaStreamEndCapture(stream(), &graph));
   cudaGraphExec_t exec = nullptr;
   check(cudaGraphInstantiate(&exec, graph, 0));
