@@ -13,9 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* torch_name_of(OperationKind kind) {
-  constexpr std::array kNames{"all_reduce", "all_reduce",     "all_gather",
-                              "barrier",    "broadcast",      "send",
-                              "recv",       "reduce_scatter", "all_gather"};
+  constexpr std::array kNames{"all_reduce", "all_reduce", "all_gather", "barrier",
+                              "broadcast",  "send",       "recv",       "reduce_scatter",
+                              "all_gather", "all_to_all"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 

@@ -35,6 +35,8 @@ const char* name_of(OperationKind kind) {
       return "reduce-scatter";
     case OperationKind::kAllGather:
       return "all-gather";
+    case OperationKind::kAllToAll:
+      return "all-to-all";
   }
   return "operation of another version";
 }

@@ -24,8 +24,9 @@ enum class OperationKind : std::uint8_t {
   kReceive,
   kReduceScatter,
   kAllGather,
+  kAllToAll,
 };
-inline constexpr OperationKind kLastOperationKind = OperationKind::kAllGather;
+inline constexpr OperationKind kLastOperationKind = OperationKind::kAllToAll;
 
 // Returns whether one rank sends and another receives: the others have no part in it.
 constexpr bool is_transfer(OperationKind kind) {
@@ -48,7 +49,7 @@ struct Operation {
   std::uint64_t bytes;
   std::int64_t begun_ns;  // of steady_clock
   std::int64_t done_ns;   // 0: not done
-  // hash_of() the parts of a reduce-scatter or all-gather. Else 0.
+  // LaunchRequest::hash(), else 0.
   std::uint64_t parts = 0;
 };
 

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "base/hash.h"
 
@@ -27,7 +30,85 @@ void check(std::string_view what, const Part& part, const Flat& flat, int ranks)
     refuse(what, fmt::format("{} ends behind the {} elements", name_of(part), flat.count));
 }
 
+std::string name_of(const Transfer& one) {
+  return fmt::format("transfer of [{}, {}) of rank {} to {} of rank {}", one.begin, one.end,
+                     one.from, one.target, one.to);
+}
+
+constexpr std::string_view kAllToAll = "all-to-all";
+
+void check(const Transfer& one, const Flat& flat, int ranks) {
+  for (const int rank : {one.from, one.to}) {
+    if (rank < 0 || rank >= ranks)
+      refuse(kAllToAll, fmt::format("{}: there is no such rank among {}", name_of(one), ranks));
+  }
+  if (one.begin > one.end) refuse(kAllToAll, fmt::format("{} ends before it begins", name_of(one)));
+  if (one.end > flat.count || one.target > flat.count ||
+      one.end - one.begin > flat.count - one.target)
+    refuse(kAllToAll, fmt::format("{} ends behind the {} elements", name_of(one), flat.count));
+}
+
+// The elements of the receiver that a transfer writes.
+struct Place {
+  int rank;
+  std::size_t begin;
+  std::size_t end;
+  const Transfer* of;
+};
+
+// All places, in order. Throws if two overlap.
+std::vector<Place> places_of(std::span<const Transfer> transfers) {
+  std::vector<Place> places;
+  for (const Transfer& one : transfers)
+    places.push_back({one.to, one.target, one.target + (one.end - one.begin), &one});
+  std::ranges::sort(places, {}, [](const Place& one) { return std::pair(one.rank, one.begin); });
+  const auto meet = std::ranges::adjacent_find(places, [](const Place& one, const Place& next) {
+    return one.rank == next.rank && next.begin < one.end;
+  });
+  if (meet != places.end())
+    refuse(kAllToAll, fmt::format("{} and {} overlap on rank {}", name_of(*meet->of),
+                                  name_of(*std::next(meet)->of), meet->rank));
+  return places;
+}
+
+void refuse_overlaps(std::span<const Transfer> transfers) {
+  const auto places = places_of(transfers);
+  const auto end_of = [](const Place& one) { return std::pair(one.rank, one.end); };
+  for (const Transfer& one : transfers) {
+    const auto next = std::ranges::upper_bound(places, std::pair(one.from, one.begin), {}, end_of);
+    if (next == places.end() || next->rank != one.from || next->begin >= one.end) continue;
+    if (next->of == &one) refuse(kAllToAll, name_of(one) + " overlaps itself");
+    refuse(kAllToAll,
+           fmt::format("{} and {} overlap on rank {}", name_of(one), name_of(*next->of), one.from));
+  }
+}
+
 }  // namespace
+
+const char* name_of(Sharing sharing) {
+  switch (sharing) {
+    case Sharing::kAllReduce:
+      return "sum";
+    case Sharing::kReduceScatter:
+      return "reduce-scatter";
+    case Sharing::kAllGather:
+      return "all-gather";
+    case Sharing::kAllToAll:
+      break;
+  }
+  return "all-to-all";
+}
+
+std::vector<Transfer> tidy_transfers(const Flat& flat, std::span<const Transfer> transfers,
+                                     int ranks) {
+  std::vector<Transfer> tidy;
+  for (const Transfer& one : transfers) {
+    check(one, flat, ranks);
+    if (one.begin != one.end) tidy.push_back(one);
+  }
+  refuse_overlaps(tidy);
+  return tidy;
+}
 
 std::vector<Part> tidy_parts(std::string_view what, const Flat& flat, std::span<const Part> parts,
                              int ranks) {
@@ -59,16 +140,44 @@ std::uint64_t hash_of(std::span<const Part> parts) {
   return hash == 0 ? 1 : hash;
 }
 
+namespace {
+
+std::uint64_t hash_of_transfers(std::span<const Transfer> transfers) {
+  std::uint64_t hash = kHashStart;
+  for (const Transfer& one : transfers) {
+    for (const std::uint64_t number :
+         {static_cast<std::uint64_t>(one.from), static_cast<std::uint64_t>(one.to), one.begin,
+          one.end, one.target})
+      hash = hash_step(hash, number);
+  }
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace
+
 OperationKind LaunchRequest::kind() const {
   switch (sharing) {
     case Sharing::kReduceScatter:
       return OperationKind::kReduceScatter;
     case Sharing::kAllGather:
       return OperationKind::kAllGather;
+    case Sharing::kAllToAll:
+      return OperationKind::kAllToAll;
     case Sharing::kAllReduce:
       break;
   }
   return kind_of(reduction);
+}
+
+std::uint64_t LaunchRequest::hash() const {
+  if (sharing == Sharing::kAllReduce) return 0;
+  return sharing == Sharing::kAllToAll ? hash_of_transfers(transfers) : hash_of(parts);
+}
+
+void copy_elements(const Flat& flat, const Transfer& one, const std::byte* from) {
+  const std::size_t size = size_of(flat.dtype);
+  std::memcpy(static_cast<std::byte*>(flat.data) + one.target * size, from + one.begin * size,
+              (one.end - one.begin) * size);
 }
 
 LaunchRequest all_reduce_of(Reduction reduction) { return {.reduction = reduction}; }
@@ -80,6 +189,10 @@ LaunchRequest reduce_scatter_of(const Flat& flat, std::span<const Part> parts, R
 
 LaunchRequest all_gather_of(const Flat& flat, std::span<const Part> parts, int ranks) {
   return {.sharing = Sharing::kAllGather, .parts = tidy_parts("all-gather", flat, parts, ranks)};
+}
+
+LaunchRequest all_to_all_of(const Flat& flat, std::span<const Transfer> transfers, int ranks) {
+  return {.sharing = Sharing::kAllToAll, .transfers = tidy_transfers(flat, transfers, ranks)};
 }
 
 }  // namespace ddprun::worker

@@ -1,4 +1,5 @@
-// The parts of a reduce-scatter or an all-gather, and what a rank launches. Pure.
+// The parts of a reduce-scatter or an all-gather, the transfers of an all-to-all, and what a rank
+// launches. Pure.
 #pragma once
 
 #include <ddprun/collective.h>
@@ -12,13 +13,21 @@
 
 namespace ddprun::worker {
 
-// The results that each rank gets: all of them, those of its parts, or all parts.
-enum class Sharing : std::uint8_t { kAllReduce, kReduceScatter, kAllGather };
+// The elements that each rank gets: all sums, those of its parts, all parts, or its transfers.
+enum class Sharing : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll };
+
+// The text for messages is "rank 0: sum: …".
+const char* name_of(Sharing sharing);
 
 // Returns the parts in the order of their elements, without empty ones. Neighbours of one owner are
 // one part. Throws std::invalid_argument, which begins with `what`, as collective.h says.
 std::vector<Part> tidy_parts(std::string_view what, const Flat& flat, std::span<const Part> parts,
                              int ranks);
+
+// Returns the transfers in their order, without empty ones. Throws std::invalid_argument as
+// collective.h says.
+std::vector<Transfer> tidy_transfers(const Flat& flat, std::span<const Transfer> transfers,
+                                     int ranks);
 
 // Never 0. Ranks compare it: unlike parts have unlike hashes, but for bad luck of 1 in 2^64.
 std::uint64_t hash_of(std::span<const Part> parts);
@@ -26,18 +35,24 @@ std::uint64_t hash_of(std::span<const Part> parts);
 // An operation that a rank launches on a Flat.
 struct LaunchRequest {
   Sharing sharing = Sharing::kAllReduce;
-  Reduction reduction = Reduction::kSum;  // not of an all-gather
-  std::vector<Part> parts = {};           // tidy; not of an all-reduce
+  Reduction reduction = Reduction::kSum;  // of an all-reduce or a reduce-scatter
+  std::vector<Part> parts = {};           // tidy; of a reduce-scatter or an all-gather
+  std::vector<Transfer> transfers = {};   // tidy; of an all-to-all
 
   OperationKind kind() const;
-  std::uint64_t hash() const { return sharing == Sharing::kAllReduce ? 0 : hash_of(parts); }
+  // Returns hash_of() its parts or transfers; 0 of an all-reduce.
+  std::uint64_t hash() const;
 };
 
-// The requests of Collective's three launches, on `ranks` ranks. The last two throw as tidy_parts()
-// does.
+// The requests of Collective's launches, on `ranks` ranks. All but the first throw as tidy_parts()
+// and tidy_transfers() do.
 LaunchRequest all_reduce_of(Reduction reduction);
 LaunchRequest reduce_scatter_of(const Flat& flat, std::span<const Part> parts, Reduction reduction,
                                 int ranks);
 LaunchRequest all_gather_of(const Flat& flat, std::span<const Part> parts, int ranks);
+LaunchRequest all_to_all_of(const Flat& flat, std::span<const Transfer> transfers, int ranks);
+
+// Copies a transfer's elements into the receiver's `flat`. `from`: the first byte of the sender's.
+void copy_elements(const Flat& flat, const Transfer& one, const std::byte* from);
 
 }  // namespace ddprun::worker

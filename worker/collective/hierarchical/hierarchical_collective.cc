@@ -123,6 +123,9 @@ class HierarchicalCollective final : public Collective {
   Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
     return launch(flat, all_gather_of(flat, parts, world_size()));
   }
+  Ticket launch_all_to_all(Flat flat, std::span<const Transfer> transfers) override {
+    return launch(flat, all_to_all_of(flat, transfers, world_size()));
+  }
   void progress() override;
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
@@ -207,6 +210,7 @@ class HierarchicalCollective final : public Collective {
   int local_rank_of(int rank) const { return rank % parts_.host->world_size(); }
   Ticket reduce_among_hosts(const Sum& sum, OwnedChunk chunk);
   Ticket gather_among_hosts(Sum& sum, OwnedChunk chunk);
+  Ticket exchange_among_hosts(const Sum& sum, const OwnedChunk& chunk);
 
   bool on_this_host(int rank) const { return host_of(rank) == parts_.peers->rank(); }
   // The next step of a rank.
@@ -261,9 +265,17 @@ Ticket HierarchicalCollective::launch(const Flat& flat, LaunchRequest request) {
 void HierarchicalCollective::go_among_hosts() {
   Sum& sum = sums_[among_hosts_++];
   OwnedChunk chunk = parts_.host->owned_chunk(sum.on_host);
-  sum.among_hosts = sum.request.sharing == Sharing::kAllGather
-                        ? gather_among_hosts(sum, std::move(chunk))
-                        : reduce_among_hosts(sum, std::move(chunk));
+  switch (sum.request.sharing) {
+    case Sharing::kAllGather:
+      sum.among_hosts = gather_among_hosts(sum, std::move(chunk));
+      return;
+    case Sharing::kAllToAll:
+      sum.among_hosts = exchange_among_hosts(sum, chunk);
+      return;
+    case Sharing::kAllReduce:
+    case Sharing::kReduceScatter:
+      sum.among_hosts = reduce_among_hosts(sum, std::move(chunk));
+  }
 }
 
 // The hosts add the next sum: this rank's chunk. All hosts have as many ranks, so the average of
@@ -294,8 +306,36 @@ Ticket HierarchicalCollective::gather_among_hosts(Sum& sum, OwnedChunk chunk) {
     return gives(owner) ? std::optional(host_of(owner)) : std::nullopt;
   });
   sum.chunk = std::move(chunk);
-  return parts_.peers->launch(
-      sum.flat, all_gather_of(sum.flat, sum.gives, parts_.peers->world_size()), nullptr);
+  return parts_.peers->launch_all_gather(sum.flat, sum.gives);
+}
+
+// Each rank gets its elements over its own link. Those with its local rank on the other hosts read
+// them there, in the memory of whoever gives them.
+Ticket HierarchicalCollective::exchange_among_hosts(const Sum& sum, const OwnedChunk& chunk) {
+  const auto hosts = static_cast<std::size_t>(parts_.peers->world_size());
+  TcpRoutes routes{std::vector<TcpScattered>(hosts), std::vector<TcpScattered>(hosts),
+                   sum.request.hash()};
+  const int local_ranks = parts_.host->world_size();
+  const auto buffer_of = [&](int from) {
+    const int place = (local_rank_of(from) + local_ranks - parts_.host->rank()) % local_ranks;
+    return chunk.buffers[static_cast<std::size_t>(place)];
+  };
+  const std::size_t size = size_of(sum.flat.dtype);
+  for (const Transfer& one : sum.request.transfers) {
+    const auto bytes = [&](std::byte* buffer, std::size_t begin) {
+      return std::span(buffer + begin * size, (one.end - one.begin) * size);
+    };
+    if (on_this_host(one.from) && one.to == rank()) {
+      copy_elements(sum.flat, one, buffer_of(one.from));
+    } else if (on_this_host(one.from) && local_rank_of(one.to) == parts_.host->rank()) {
+      routes.out[static_cast<std::size_t>(host_of(one.to))].add(
+          bytes(buffer_of(one.from), one.begin));
+    } else if (one.to == rank()) {
+      routes.in[static_cast<std::size_t>(host_of(one.from))].add(
+          bytes(static_cast<std::byte*>(sum.flat.data), one.target));
+    }
+  }
+  return parts_.peers->launch(sum.flat, OperationKind::kAllToAll, std::move(routes));
 }
 
 void HierarchicalCollective::note_added() {

@@ -66,9 +66,38 @@ const char* doing(const LaunchRequest& request) {
     case Sharing::kReduceScatter:
       return "launch of a reduce-scatter";
     case Sharing::kAllGather:
+      return "launch of an all-gather";
+    case Sharing::kAllToAll:
       break;
   }
-  return "launch of an all-gather";
+  return "launch of an all-to-all";
+}
+
+// Elements of a flat, as NCCL's calls have them.
+struct Piece {
+  Piece(const Flat& flat, std::size_t begin, std::size_t end)
+      : data(static_cast<std::byte*>(flat.data) + begin * size_of(flat.dtype)),
+        count(end - begin),
+        type(nccl_type(flat.dtype)) {}
+
+  std::byte* data;
+  std::size_t count;
+  ncclDataType_t type;
+};
+
+// NCCL has no calls for uneven parts: one group of calls makes one operation of them.
+template <typename One, typename Call>
+ncclResult_t in_a_group(const std::vector<One>& all, const Call& call) {
+  const auto failed = [](ncclResult_t result) {
+    return result != ncclSuccess && result != ncclInProgress;
+  };
+  ncclResult_t result = ncclGroupStart();
+  for (const One& one : all) {
+    if (failed(result)) break;
+    result = call(one);
+  }
+  const ncclResult_t ended = ncclGroupEnd();
+  return failed(result) ? result : ended;
 }
 
 }  // namespace
@@ -193,7 +222,7 @@ Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& 
 }
 
 // The current stream goes on when it is done; the host at once.
-void NcclRanks::do_in_order(const Transfer& transfer, std::size_t bytes,
+void NcclRanks::do_in_order(const Movement& transfer, std::size_t bytes,
                             const Communicator::Call& call, const std::function<void()>& after) {
   check();
   if (capturing())
@@ -237,25 +266,54 @@ Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
   return launched_;
 }
 
-// NCCL has no calls for uneven parts: one group of calls makes one operation of them.
 ncclResult_t NcclRanks::call(const Flat& flat, const LaunchRequest& request,
                              ncclComm_t comm) const {
-  const ncclDataType_t type = nccl_type(flat.dtype);
   const ncclRedOp_t reduction = nccl_operation(request.reduction);
-  if (request.sharing == Sharing::kAllReduce)
-    return ncclAllReduce(flat.data, flat.data, flat.count, type, reduction, comm, stream_);
-  const bool gathers = request.sharing == Sharing::kAllGather;
-  ncclResult_t result = ncclGroupStart();
-  for (const auto& part : request.parts) {
-    if (result != ncclSuccess && result != ncclInProgress) break;
-    std::byte* const data = static_cast<std::byte*>(flat.data) + part.begin * size_of(flat.dtype);
-    const std::size_t count = part.end - part.begin;
-    result = gathers ? ncclBroadcast(data, data, count, type, part.owner, comm, stream_)
-                     : ncclReduce(data, data, count, type, reduction, part.owner, comm, stream_);
+  switch (request.sharing) {
+    case Sharing::kAllReduce:
+      return ncclAllReduce(flat.data, flat.data, flat.count, nccl_type(flat.dtype), reduction, comm,
+                           stream_);
+    case Sharing::kReduceScatter:
+      return in_a_group(request.parts, [&](const ddprun::Part& part) {
+        const Piece piece(flat, part.begin, part.end);
+        return ncclReduce(piece.data, piece.data, piece.count, piece.type, reduction, part.owner,
+                          comm, stream_);
+      });
+    case Sharing::kAllGather:
+      return in_a_group(request.parts, [&](const ddprun::Part& part) {
+        const Piece piece(flat, part.begin, part.end);
+        return ncclBroadcast(piece.data, piece.data, piece.count, piece.type, part.owner, comm,
+                             stream_);
+      });
+    case Sharing::kAllToAll:
+      break;
   }
-  const ncclResult_t ended = ncclGroupEnd();
-  const bool failed = result != ncclSuccess && result != ncclInProgress;
-  return failed ? result : ended;
+  return exchange(flat, request.transfers, comm);
+}
+
+// A rank's transfers to itself are plain copies.
+ncclResult_t NcclRanks::exchange(const Flat& flat, const std::vector<Transfer>& transfers,
+                                 ncclComm_t comm) const {
+  const auto place_of = [&](const Transfer& one) {
+    return Piece(flat, one.target, one.target + (one.end - one.begin));
+  };
+  for (const auto& one : transfers) {
+    if (one.from != job().rank || one.to != job().rank) continue;
+    const Piece from(flat, one.begin, one.end);
+    check_cuda(cudaMemcpyAsync(place_of(one).data, from.data, from.count * size_of(flat.dtype),
+                               cudaMemcpyDeviceToDevice, stream_),
+               "copy on the GPU");
+  }
+  return in_a_group(transfers, [&](const Transfer& one) {
+    if (one.from == one.to) return ncclSuccess;
+    if (one.from == job().rank) {
+      const Piece piece(flat, one.begin, one.end);
+      return ncclSend(piece.data, piece.count, piece.type, one.to, comm, stream_);
+    }
+    if (one.to != job().rank) return ncclSuccess;
+    const Piece place = place_of(one);
+    return ncclRecv(place.data, place.count, place.type, one.from, comm, stream_);
+  });
 }
 
 // Our stream is in order, so the latest of them stands for all. Those that are over need no order.
@@ -275,7 +333,7 @@ void NcclRanks::wait(Ticket ticket) {
 
 // NCCL takes no mixture of registered and plain memory in a call (its guide, "User Buffer
 // Registration"). Here each rank gives what it has. So registered memory travels as a plain copy.
-void NcclRanks::transfer(const Flat& flat, const Transfer& transfer, const TransferCall& call) {
+void NcclRanks::transfer(const Flat& flat, const Movement& transfer, const TransferCall& call) {
   const OnGpu here(job().gpu);
   const std::size_t bytes = flat.bytes();
   if (!memory_.is_registered(flat)) {

@@ -54,6 +54,9 @@ class NcclRanks final : public Collective {
   Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
     return launch(flat, all_gather_of(flat, parts, world_size()));
   }
+  Ticket launch_all_to_all(Flat flat, std::span<const Transfer> transfers) override {
+    return launch(flat, all_to_all_of(flat, transfers, world_size()));
+  }
   void progress() override { check(); }
   void check() override;
   void wait(Ticket ticket) override;
@@ -81,7 +84,7 @@ class NcclRanks final : public Collective {
     const Event& done() const { return captured ? *captured : work->done(); }
   };
   // A broadcast, send or receive of bytes, as this rank takes part in it.
-  struct Transfer {
+  struct Movement {
     OperationKind kind;
     const char* doing;
     int peer = -1;
@@ -95,13 +98,15 @@ class NcclRanks final : public Collective {
   const NcclJob& job() const { return parts_.job; }
   Ticket launch(const Flat& flat, const LaunchRequest& request);
   ncclResult_t call(const Flat& flat, const LaunchRequest& request, ncclComm_t comm) const;
+  ncclResult_t exchange(const Flat& flat, const std::vector<Transfer>& transfers,
+                        ncclComm_t comm) const;
   void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
   Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call,
                         const std::function<void()>& after = {});
   Event capture_operation(const char* doing, const Communicator::Call& call,
                           std::shared_ptr<std::byte> memory);
-  void transfer(const Flat& flat, const Transfer& transfer, const TransferCall& call);
-  void do_in_order(const Transfer& transfer, std::size_t bytes, const Communicator::Call& call,
+  void transfer(const Flat& flat, const Movement& transfer, const TransferCall& call);
+  void do_in_order(const Movement& transfer, std::size_t bytes, const Communicator::Call& call,
                    const std::function<void()>& after = {});
   bool capturing() const;
   void refuse_in_a_capture(const char* what) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -31,19 +32,6 @@ std::chrono::nanoseconds share_of_sum(const SumSlot& sum) {
   return std::chrono::nanoseconds(sum.count * size_of(sum.dtype) / kBytesPerNanosecond);
 }
 
-// The text for messages is "rank 0: sum: …".
-const char* what(Sharing sharing) {
-  switch (sharing) {
-    case Sharing::kAllReduce:
-      return "sum";
-    case Sharing::kReduceScatter:
-      return "reduce-scatter";
-    case Sharing::kAllGather:
-      break;
-  }
-  return "all-gather";
-}
-
 class ShmCollective final : public HostCollective {
  public:
   ShmCollective(ShmSegment control, const ShmPeers::Options& options)
@@ -67,6 +55,9 @@ class ShmCollective final : public HostCollective {
   }
   Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
     return launch(flat, all_gather_of(flat, parts, world_size()), Adder::kCollective);
+  }
+  Ticket launch_all_to_all(Flat flat, std::span<const Transfer> transfers) override {
+    return launch(flat, all_to_all_of(flat, transfers, world_size()), Adder::kCollective);
   }
   Ticket launch_chunks(Flat flat, const LaunchRequest& request) override {
     return launch(flat, request, Adder::kCaller);
@@ -121,11 +112,14 @@ class ShmCollective final : public HostCollective {
   // The needs of a launched sum until this rank has done its share.
   struct SumShare {
     std::shared_ptr<ShmSegment> memory;  // the caller may have dropped its pointer meanwhile
-    std::vector<RingPiece> pieces = {};  // of this rank's parts
+    Flat flat;
+    std::vector<RingPiece> pieces = {};    // of this rank's parts
+    std::vector<Transfer> transfers = {};  // to this rank
   };
 
   Ticket launch(const Flat& flat, const LaunchRequest& request, Adder adder);
   std::vector<RingPiece> own_pieces(const Flat& flat, const LaunchRequest& request) const;
+  std::vector<Transfer> own_transfers(const LaunchRequest& request) const;
   const SumSlot& sum(Ticket ticket) { return peers_.mine().sums[ticket % kSumSlots]; }
   std::uint32_t latest(Counter RankArea::*counter) const;
   void do_share(Ticket ticket);
@@ -142,7 +136,7 @@ class ShmCollective final : public HostCollective {
     return peers_.mine().sums[ticket % kSumSlots].operation;
   }
   ShmPeers::Doing sum_of(Ticket ticket) const {
-    return {what(peers_.mine().sums[ticket % kSumSlots].sharing), operation_of(ticket)};
+    return {name_of(peers_.mine().sums[ticket % kSumSlots].sharing), operation_of(ticket)};
   }
 
   ShmPeers peers_;
@@ -166,10 +160,14 @@ Ticket ShmCollective::launch(const Flat& flat, const LaunchRequest& request, Add
   // The other ranks read our slot when they add that sum. So it can be overwritten once all have
   // added it. The target of the first sums wraps to a number below 0. It is reached at once.
   peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots,
-                      {what(sum.sharing), sum.operation});
+                      {name_of(sum.sharing), sum.operation});
   peers_.mine().sums[++launched_ % kSumSlots] = sum;
-  held_[launched_ % kSumSlots] = {regions_.hold(sum.region)};
-  if (adder == Adder::kCollective) held_[launched_ % kSumSlots].pieces = own_pieces(flat, request);
+  SumShare& held = held_[launched_ % kSumSlots];
+  held = {regions_.hold(sum.region), flat};
+  if (adder == Adder::kCollective) {
+    held.pieces = own_pieces(flat, request);
+    held.transfers = own_transfers(request);
+  }
   advance(peers_.mine().launched, launched_);
   return launched_;
 }
@@ -179,6 +177,13 @@ std::vector<RingPiece> ShmCollective::own_pieces(const Flat& flat,
   auto pieces = ring_pieces(flat.bytes(), size_of(flat.dtype), peers_.ranks(), request.parts);
   std::erase_if(pieces, [this](const RingPiece& piece) { return piece.owner != peers_.rank(); });
   return pieces;
+}
+
+std::vector<Transfer> ShmCollective::own_transfers(const LaunchRequest& request) const {
+  std::vector<Transfer> own;
+  std::ranges::copy_if(request.transfers, std::back_inserter(own),
+                       [this](const Transfer& one) { return one.to == rank(); });
+  return own;
 }
 
 // Only sums that all ranks have launched: until a rank has, its gradients are not in its bucket.
@@ -237,9 +242,9 @@ OwnedChunk ShmCollective::owned_chunk(Ticket ticket) {
   check_same_sum(ticket, here);
   const std::size_t element = size_of(here.dtype);
   const std::size_t bytes = here.count * element;
-  const bool gathers = here.sharing == Sharing::kAllGather;
+  const bool adds = here.sharing == Sharing::kAllReduce || here.sharing == Sharing::kReduceScatter;
   const Chunk chunk =
-      gathers ? Chunk{0, bytes} : ring_chunk(bytes, element, peers_.ranks(), peers_.rank());
+      adds ? ring_chunk(bytes, element, peers_.ranks(), peers_.rank()) : Chunk{0, bytes};
   return {.buffers = buffers_of(here, peers_.rank(), chunk.begin),
           .begin = chunk.begin / element,
           .count = (chunk.end - chunk.begin) / element,
@@ -253,14 +258,17 @@ void ShmCollective::note_added(Ticket ticket) {
   advance(peers_.mine().summed, ticket);
 }
 
-// A reduce-scatter reads the other buffers and writes this rank's; an all-gather the other way
-// round. No rank touches the elements of another one's parts.
+// A reduce-scatter and an all-to-all read the other buffers and write this rank's; an all-gather
+// the other way round. No rank touches the elements of another one's parts.
 void ShmCollective::do_share(Ticket ticket) {
   const SumSlot& here = sum(ticket);
+  const SumShare& share = held_[ticket % kSumSlots];
   const OwnedChunk chunk = owned_chunk(ticket);
   if (here.sharing == Sharing::kAllReduce)
     reduce_to_all(chunk.buffers, chunk.count, chunk.dtype, here.reduction);
-  for (const RingPiece& piece : held_[ticket % kSumSlots].pieces) {
+  for (const Transfer& one : share.transfers)
+    copy_elements(share.flat, one, memory_of(share.flat, one.from));
+  for (const RingPiece& piece : share.pieces) {
     const std::size_t begin = piece.bytes.begin;
     if (here.sharing == Sharing::kAllGather) {
       copy_first_to_all(buffers_of(here, peers_.rank(), begin), piece.size());

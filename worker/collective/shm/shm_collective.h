@@ -26,8 +26,8 @@ struct ShmJob {
   std::chrono::milliseconds timeout{};  // of every wait for a peer
 };
 
-// A rank's chunk of a sum, or all of an all-gather. It is in its own buffer first, then in those of
-// the next ranks, in a circle.
+// A rank's chunk of a sum, or all of an all-gather or all-to-all. It is in its own buffer first,
+// then in those of the next ranks, in a circle.
 struct OwnedChunk {
   std::vector<std::byte*> buffers;
   std::size_t begin = 0;  // elements of the flat before it

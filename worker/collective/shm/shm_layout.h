@@ -39,8 +39,8 @@ enum class Adder : std::uint8_t {
   kCaller       // whoever has launched it, on each rank (HostCollective)
 };
 
-// A launched sum, or all-gather, as its rank describes it. The other ranks compare it with their
-// own description: ranks with different models must not add unlike things.
+// A launched sum, all-gather or all-to-all, as its rank describes it. The other ranks compare it
+// with their own description: ranks with different models must not add unlike things.
 struct SumSlot {
   std::uint64_t offset_bytes;  // in the rank's slice of the region
   std::uint64_t count;         // elements

@@ -49,9 +49,13 @@ class MeshCollective final : public TcpCollective {
     return launch(flat, reduce_scatter_of(flat, parts, reduction, world_size()), nullptr);
   }
   Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
-    return launch(flat, all_gather_of(flat, parts, world_size()), nullptr);
+    return exchange(flat, all_gather_of(flat, parts, world_size()));
+  }
+  Ticket launch_all_to_all(Flat flat, std::span<const Transfer> transfers) override {
+    return exchange(flat, all_to_all_of(flat, transfers, world_size()));
   }
   Ticket launch(Flat flat, LaunchRequest request, std::unique_ptr<TcpFeed> feed) override;
+  Ticket launch(Flat flat, OperationKind kind, TcpRoutes routes) override;
   bool done(Ticket ticket) const override { return reached(done_, ticket); }
   void progress() override;
   void wait(Ticket ticket) override;
@@ -87,6 +91,13 @@ class MeshCollective final : public TcpCollective {
   };
 
   OperationHead begin(const OperationRequest& wanted);
+  void make_room() {
+    if (launched_ - done_ >= kLaunchedMax) wait(done_ + 1);
+  }
+  Ticket add(Sum sum);
+  Ticket exchange(const Flat& flat, const LaunchRequest& request) {
+    return launch(flat, request.kind(), tcp_routes_of(flat, request, job_.rank, job_.ranks));
+  }
   std::unique_ptr<TcpOperation> operation_of(Flat flat, LaunchRequest request,
                                              std::unique_ptr<TcpFeed> feed);
   void run(std::unique_ptr<TcpOperation> operation);
@@ -127,9 +138,20 @@ OperationHead MeshCollective::begin(const OperationRequest& wanted) {
 }
 
 Ticket MeshCollective::launch(Flat flat, LaunchRequest request, std::unique_ptr<TcpFeed> feed) {
-  if (launched_ - done_ >= kLaunchedMax) wait(done_ + 1);
-  sums_.push_back({.memory = memory_.hold(flat),
-                   .operation = operation_of(flat, std::move(request), std::move(feed))});
+  make_room();
+  auto memory = memory_.hold(flat);
+  return add({std::move(memory), operation_of(flat, std::move(request), std::move(feed))});
+}
+
+Ticket MeshCollective::launch(Flat flat, OperationKind kind, TcpRoutes routes) {
+  make_room();
+  auto memory = memory_.hold(flat);
+  const OperationHead head = begin({.kind = kind, .flat = flat, .parts = routes.hash});
+  return add({std::move(memory), tcp_exchange(head, std::move(routes))});
+}
+
+Ticket MeshCollective::add(Sum sum) {
+  sums_.push_back(std::move(sum));
   if (sums_.size() == 1) peers_.start();
   ++launched_;
   progress();
@@ -140,8 +162,7 @@ std::unique_ptr<TcpOperation> MeshCollective::operation_of(Flat flat, LaunchRequ
                                                            std::unique_ptr<TcpFeed> feed) {
   TcpShared shared{bytes_of(flat), std::move(request), std::move(feed)};
   Reduction& reduction = shared.request.reduction;
-  const bool gathers = shared.request.sharing == Sharing::kAllGather;
-  const bool adds = !gathers && (is_sum(reduction) || reduction == Reduction::kAverage);
+  const bool adds = is_sum(reduction) || reduction == Reduction::kAverage;
   const bool narrow = job_.wire == Wire::kBFloat16 && flat.dtype == Dtype::kFloat32 && adds;
   if (narrow) flat.dtype = Dtype::kBFloat16;
   if (narrow && is_sum(reduction)) reduction = Reduction::kWideSum;
@@ -149,7 +170,6 @@ std::unique_ptr<TcpOperation> MeshCollective::operation_of(Flat flat, LaunchRequ
                                     .flat = flat,
                                     .reduction = reduction,
                                     .parts = shared.request.hash()});
-  if (gathers) return tcp_share(head, peers_.place(), shared);
   if (narrow) return tcp_reduce_as_bfloat16(head, peers_.place(), std::move(shared), scratch_);
   return tcp_reduce(head, peers_.place(), std::move(shared), scratch_);
 }

@@ -15,6 +15,7 @@
 #include "worker/collective/core/exchange.h"
 #include "worker/collective/core/operation_ring.h"
 #include "worker/collective/tcp/tcp_feed.h"
+#include "worker/collective/tcp/tcp_routes.h"
 
 namespace ddprun::worker {
 
@@ -35,10 +36,13 @@ class TcpCollective : public Collective {
  public:
   // Memory of another collective, which may be summed here, too, while it lives.
   virtual void adopt(const std::shared_ptr<std::byte>& memory, std::size_t bytes) = 0;
-  // The three launches of elements that `feed` makes, in `flat`. All ranks give one, or none does.
-  // None for an all-gather.
+  // An all-reduce or a reduce-scatter of elements that `feed` makes, in `flat`. All ranks give one,
+  // or none does.
   virtual Ticket launch(Flat flat, LaunchRequest request, std::unique_ptr<TcpFeed> feed) = 0;
   using Collective::launch;
+  // An all-gather or an all-to-all whose bytes may lie outside of `flat`. `flat` is what the ranks
+  // compare, and its memory is held.
+  virtual Ticket launch(Flat flat, OperationKind kind, TcpRoutes routes) = 0;
   // Returns whether wait() would return at once.
   virtual bool done(Ticket ticket) const = 0;
   // Returns when all ranks have called it with the same arguments. Ranks that do something else are

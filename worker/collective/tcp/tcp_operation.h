@@ -12,6 +12,7 @@
 #include "worker/collective/core/parts.h"
 #include "worker/collective/tcp/tcp_feed.h"
 #include "worker/collective/tcp/tcp_frames.h"
+#include "worker/collective/tcp/tcp_routes.h"
 #include "worker/collective/tcp/tcp_scratch.h"
 
 namespace ddprun::worker {
@@ -76,7 +77,7 @@ std::unique_ptr<TcpOperation> tcp_broadcast(const OperationHead& head, TcpPlace 
 std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_t peer,
                                            std::span<std::byte> data);
 
-// The elements of an all-reduce, a reduce-scatter or an all-gather. `feed` makes the elements in
+// The elements of an all-reduce or a reduce-scatter. `feed` makes the elements in
 // `data`, and takes results. Null if they are there, and stay there.
 struct TcpShared {
   std::span<std::byte> data;
@@ -99,9 +100,8 @@ std::unique_ptr<TcpOperation> tcp_reduce(const OperationHead& head, TcpPlace pla
 std::unique_ptr<TcpOperation> tcp_reduce_as_bfloat16(const OperationHead& head, TcpPlace place,
                                                      TcpShared shared, TcpScratch& scratch);
 
-// All-gather: each rank sends its parts to each other, from `data` to `data`. Without a feed.
-std::unique_ptr<TcpOperation> tcp_share(const OperationHead& head, TcpPlace place,
-                                        const TcpShared& shared);
+// All-gather and all-to-all: each rank sends to each other what its routes say.
+std::unique_ptr<TcpOperation> tcp_exchange(const OperationHead& head, TcpRoutes routes);
 
 inline constexpr std::size_t kWindowBytes = std::size_t{1} << 20;
 

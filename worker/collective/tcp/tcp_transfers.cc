@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "worker/collective/kernels/ring_order.h"
 #include "worker/collective/tcp/tcp_operation.h"
-#include "worker/collective/tcp/tcp_row.h"
 
 namespace ddprun::worker {
 namespace {
@@ -116,38 +116,28 @@ class TcpBroadcast final : public TcpOperation {
   std::vector<Counts> counts_;  // by rank
 };
 
-class TcpShare final : public TcpOperation {
+class TcpExchange final : public TcpOperation {
  public:
-  TcpShare(const OperationHead& head, TcpPlace place, const TcpShared& shared)
-      : TcpOperation(head), place_(place), data_(shared.data), counts_(place.ranks) {
-    const auto pieces =
-        ring_pieces(data_.size(), size_of(head.dtype), place.ranks, shared.request.parts);
-    for (std::size_t rank = 0; rank < place.ranks; ++rank) rows_.emplace_back(pieces, rank);
-  }
+  TcpExchange(const OperationHead& head, TcpRoutes routes)
+      : TcpOperation(head), routes_(std::move(routes)), counts_(routes_.in.size()) {}
 
   std::span<const std::byte> to_send(std::size_t peer) const override {
-    return bytes_of(rows_[place_.rank].from(counts_[peer].sent));
+    return routes_.to(peer).from(counts_[peer].sent);
   }
   void sent(std::size_t peer, std::size_t bytes) override { counts_[peer].sent += bytes; }
   bool all_sent(std::size_t peer) const override {
-    return counts_[peer].sent == rows_[place_.rank].size();
+    return counts_[peer].sent == routes_.to(peer).size();
   }
   std::span<std::byte> to_receive(std::size_t peer) override {
-    return bytes_of(rows_[peer].from(counts_[peer].received));
+    return routes_.in[peer].from(counts_[peer].received);
   }
   void received(std::size_t peer, std::size_t bytes) override { counts_[peer].received += bytes; }
   bool all_received(std::size_t peer) const override {
-    return counts_[peer].received == rows_[peer].size();
+    return counts_[peer].received == routes_.in[peer].size();
   }
 
  private:
-  std::span<std::byte> bytes_of(const RingPiece& piece) const {
-    return data_.subspan(piece.bytes.begin, piece.size());
-  }
-
-  TcpPlace place_;
-  std::span<std::byte> data_;
-  std::vector<TcpRow> rows_;    // by rank
+  TcpRoutes routes_;
   std::vector<Counts> counts_;  // by rank
 };
 
@@ -241,9 +231,8 @@ std::unique_ptr<TcpOperation> tcp_broadcast(const OperationHead& head, TcpPlace 
   return std::make_unique<TcpBroadcast>(head, place, data);
 }
 
-std::unique_ptr<TcpOperation> tcp_share(const OperationHead& head, TcpPlace place,
-                                        const TcpShared& shared) {
-  return std::make_unique<TcpShare>(head, place, shared);
+std::unique_ptr<TcpOperation> tcp_exchange(const OperationHead& head, TcpRoutes routes) {
+  return std::make_unique<TcpExchange>(head, std::move(routes));
 }
 
 std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_t peer,

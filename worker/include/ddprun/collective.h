@@ -112,6 +112,17 @@ struct Part {
   bool operator==(const Part&) const = default;
 };
 
+// Elements [begin, end) of rank `from`, which rank `to` gets.
+struct Transfer {
+  int from = 0;            // 0 … world_size-1
+  int to = 0;              // the same, or another one
+  std::size_t begin = 0;   // the first element on rank `from`
+  std::size_t end = 0;     // the element behind the last one there
+  std::size_t target = 0;  // the place of the first one on rank `to`, in elements
+
+  bool operator==(const Transfer&) const = default;
+};
+
 // The number of a launched operation. Each launch counts up by one; after 2^32 launches the number
 // wraps.
 using Ticket = std::uint32_t;
@@ -168,6 +179,16 @@ class Collective {
   // wait(ticket) all parts have the same bits on all ranks. Elements that are in no part stay as
   // they are. All else is as in launch_reduce_scatter().
   virtual Ticket launch_all_gather(Flat flat, std::span<const Part> parts) = 0;
+
+  // Starts to give elements of each rank to others: PyTorch's all_to_all. All ranks give the same
+  // transfers, in the same order. `flat` has the elements of this rank, and the places of those
+  // that it gets. After wait(ticket) they are there. All other elements stay as they are.
+  //
+  // On no rank may a place overlap another one, or elements that the rank gives. Elements may go to
+  // several ranks. `transfers` is read during the call. All else is as in launch_reduce_scatter().
+  // Throws std::invalid_argument if a transfer ends behind the flat, has a rank that is none, or
+  // its place overlaps. No other rank has heard of it then.
+  virtual Ticket launch_all_to_all(Flat flat, std::span<const Transfer> transfers) = 0;
 
   // Does this rank's share of everything that all ranks have launched. Waits for nobody. Ranks may
   // call it at different times, or not at all. nccl only looks for errors here, as check() does.

@@ -25,7 +25,7 @@ TEST(FlightRecord, NamesOperationsAsPyTorchDoes) {
     names.push_back(entry["profiling_name"].get<std::string>().substr(4));
   EXPECT_EQ(names, (std::vector<std::string>{"all_reduce", "all_reduce", "all_gather", "barrier",
                                              "broadcast", "send", "recv", "reduce_scatter",
-                                             "all_gather"}));
+                                             "all_gather", "all_to_all"}));
 }
 
 TEST(FlightRecord, HasPyTorchsKeys) {

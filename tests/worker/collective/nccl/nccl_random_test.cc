@@ -124,6 +124,7 @@ void NcclRandomTest::Runner::kernel(const Step& step) const {
 
 Ticket NcclRandomTest::Runner::launch(const Step& step) const {
   const Flat flat = range(step);
+  if (step.exchanges) return rank_.collective->launch_all_to_all(flat, step.transfers);
   if (step.gathers) return rank_.collective->launch_all_gather(flat, step.parts);
   if (step.scatters)
     return rank_.collective->launch_reduce_scatter(flat, step.parts, step.reduction);

@@ -176,6 +176,33 @@ TEST_F(NcclRanksTest, ReducesAndGathersParts) {
   });
 }
 
+// Uneven, in both directions, to several ranks and to oneself. Rank 2 gives nothing.
+TEST_F(NcclRanksTest, GivesElementsToOthers) {
+  run({.ranks = 3}, [](Rank& rank) {
+    const auto me = static_cast<float>(rank.rank + 1);
+    const auto memory = rank.filled(16, me);
+    const Flat flat = floats(memory, 16);
+    const std::vector<Transfer> transfers{{0, 1, 0, 3, 8}, {1, 0, 0, 2, 10}, {0, 2, 0, 3, 8},
+                                          {0, 0, 4, 6, 8}, {1, 2, 2, 2, 15}, {1, 2, 5, 6, 15}};
+    auto& ranks = *rank.collective;
+    ranks.wait(ranks.launch_all_to_all(flat, transfers));
+    std::vector<float> wanted(16, me);
+    for (const auto& one : transfers) {
+      if (one.to == rank.rank)
+        std::fill_n(wanted.begin() + static_cast<std::ptrdiff_t>(one.target), one.end - one.begin,
+                    static_cast<float>(one.from + 1));
+    }
+    EXPECT_EQ(rank.read(memory, 16), wanted);
+    ranks.wait(ranks.launch_all_to_all(flat, {}));
+    EXPECT_THROW(ranks.launch_all_to_all(flat, std::vector<Transfer>{{0, 3, 0, 1, 8}}),
+                 std::invalid_argument);
+    ranks.barrier();
+    const auto record = nlohmann::json::parse(ranks.flight_record());
+    EXPECT_EQ(record["entries"][1]["profiling_name"], "nccl:all_to_all");
+    EXPECT_EQ(record["entries"][2]["state"], "completed");
+  });
+}
+
 TEST_F(NcclRanksTest, GathersBytesOfAnyLength) {
   run({.ranks = 3}, [](Rank& rank) {
     for (const std::size_t unit : {0, 1, 1000}) {

@@ -48,6 +48,23 @@ std::vector<Part> random_parts(Chance& chance, int ranks, std::size_t count) {
   return parts;
 }
 
+// From the first half of the range into the second one. Some are empty, or give the same elements.
+std::vector<Transfer> random_transfers(Chance& chance, int ranks, std::size_t count) {
+  const std::size_t half = count / 2;
+  std::vector<std::size_t> next(static_cast<std::size_t>(ranks), half);
+  std::vector<Transfer> transfers;
+  for (std::size_t left = 1 + chance.below(8); left > 0; --left) {
+    const std::size_t from = chance.below(next.size());
+    const std::size_t to = chance.below(next.size());
+    const std::size_t length = chance.below(std::min(half, count - next[to]) + 1);
+    const std::size_t begin = chance.below(half - length + 1);
+    transfers.push_back(
+        {static_cast<int>(from), static_cast<int>(to), begin, begin + length, next[to]});
+    next[to] += length;
+  }
+  return transfers;
+}
+
 StepKind random_kind(Chance& chance) {
   using enum StepKind;
   static constexpr StepKind kByWeight[] = {
@@ -73,7 +90,10 @@ Step random_step(Chance& chance, const Model& model, int ranks, int number) {
   step.reduction = kReductions[chance.below(3)];
   if (const auto& open = model.launches(); !open.empty())
     step.launch = open[chance.below(open.size())];
-  if (step.kind == StepKind::kLaunch && chance.once_in(2)) {
+  if (step.kind == StepKind::kLaunch && chance.once_in(4)) {
+    step.exchanges = true;
+    step.transfers = random_transfers(chance, ranks, step.end - step.begin);
+  } else if (step.kind == StepKind::kLaunch && chance.once_in(2)) {
     (chance.once_in(2) ? step.gathers : step.scatters) = true;
     step.parts = random_parts(chance, ranks, step.end - step.begin);
   }
@@ -89,6 +109,9 @@ std::string text_of(const Step& step) {
   if (step.scatters) text += " reduce-scatter";
   for (const Part& part : step.parts)
     text += fmt::format(" {}:{}-{}", part.owner, part.begin, part.end);
+  if (step.exchanges) text += " all-to-all";
+  for (const Transfer& one : step.transfers)
+    text += fmt::format(" {}:{}-{}>{}:{}", one.from, one.begin, one.end, one.to, one.target);
   return text + fmt::format(" peer {} other {} launch {} repeats {} salt {} reduction {}",
                             step.peer, step.other, step.launch, step.repeats, step.salt,
                             static_cast<int>(step.reduction));
@@ -142,23 +165,46 @@ bool Model::reduce(const Step& step) {
   return true;
 }
 
-bool Model::launch(const Step& step) {
-  if (under_way(step.buffer, step.begin, step.end)) return false;
+// Each part goes from its owner to all, or its result to its owner alone.
+void Model::share(const Step& step) {
   auto& ranks = values_[step.buffer];
   const auto before = ranks;
-  if (!step.gathers && !reduce(step)) return false;
-  if (step.gathers || step.scatters) {
-    const auto reduced = ranks;
-    ranks = before;
-    for (const Part& part : step.parts) {
-      const auto owner = static_cast<std::size_t>(part.owner);
-      for (std::size_t i = step.begin + part.begin; i < step.begin + part.end; ++i) {
-        for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-          if (step.gathers) ranks[rank][i] = before[owner][i];
-          if (step.scatters) ranks[rank][i] = rank == owner ? reduced[rank][i] : std::nullopt;
-        }
+  if (step.scatters) reduce(step);
+  const auto reduced = ranks;
+  ranks = before;
+  for (const Part& part : step.parts) {
+    const auto owner = static_cast<std::size_t>(part.owner);
+    for (std::size_t i = step.begin + part.begin; i < step.begin + part.end; ++i) {
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        if (step.gathers) ranks[rank][i] = before[owner][i];
+        if (step.scatters) ranks[rank][i] = rank == owner ? reduced[rank][i] : std::nullopt;
       }
     }
+  }
+}
+
+void Model::exchange(const Step& step) {
+  auto& ranks = values_[step.buffer];
+  const auto before = ranks;
+  for (const Transfer& one : step.transfers) {
+    for (std::size_t i = 0; i < one.end - one.begin; ++i)
+      ranks[static_cast<std::size_t>(one.to)][step.begin + one.target + i] =
+          before[static_cast<std::size_t>(one.from)][step.begin + one.begin + i];
+  }
+}
+
+bool Model::launch(const Step& step) {
+  if (under_way(step.buffer, step.begin, step.end)) return false;
+  if (step.scatters || !(step.gathers || step.exchanges)) {
+    Model summed = *this;
+    if (!summed.reduce(step)) return false;
+  }
+  if (step.exchanges) {
+    exchange(step);
+  } else if (step.gathers || step.scatters) {
+    share(step);
+  } else {
+    reduce(step);
   }
   launched_.push_back({step.number, step.buffer, step.begin, step.end});
   open_.push_back(step.number);

@@ -14,7 +14,7 @@ namespace ddprun::worker {
 // The work of a step. The range [begin, end) is of the elements of a buffer.
 enum class StepKind : std::uint8_t {
   kKernel,        // the program writes the range
-  kLaunch,        // an all-reduce, reduce-scatter or all-gather of the range
+  kLaunch,        // an all-reduce, reduce-scatter, all-gather or all-to-all of the range
   kWait,          // for the launch of step `launch`, by number
   kBroadcast,     // of the range, from `peer`
   kSend,          // of the range, from `peer` to `other`
@@ -40,8 +40,10 @@ struct Step {
   int salt = 0;
   bool gathers = false;
   bool scatters = false;
+  bool exchanges = false;
   Reduction reduction = Reduction::kSum;
   std::vector<Part> parts{};
+  std::vector<Transfer> transfers{};
 };
 std::string text_of(const Step& step);
 
@@ -87,6 +89,8 @@ class Model {
   };
   bool launch(const Step& step);
   bool reduce(const Step& step);
+  void share(const Step& step);
+  void exchange(const Step& step);
   void kernel(const Step& step);
 
   int ranks_;

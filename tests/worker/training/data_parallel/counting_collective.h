@@ -30,6 +30,9 @@ class PassingCollective : public Collective {
   Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
     return inner_.launch_all_gather(flat, parts);
   }
+  Ticket launch_all_to_all(Flat flat, std::span<const Transfer> transfers) override {
+    return inner_.launch_all_to_all(flat, transfers);
+  }
   void progress() override { inner_.progress(); }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
   void broadcast(Flat flat, int root) override { inner_.broadcast(flat, root); }
