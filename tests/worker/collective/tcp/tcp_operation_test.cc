@@ -196,9 +196,9 @@ TEST_P(TcpOperations, PartsAreReducedAndSharedAsTheWhole) {
       scatters.push_back(tcp_reduce(
           head_of(OperationKind::kReduceScatter, flat.bytes(), Dtype::kFloat32), {rank, world},
           {bytes_of(data[rank]), reduce_scatter_of(flat, parts, Reduction::kSum, ranks)}, scratch));
-      gathers.push_back(tcp_share(head_of(OperationKind::kAllGather, flat.bytes(), Dtype::kFloat32),
-                                  {rank, world},
-                                  {bytes_of(data[rank]), all_gather_of(flat, parts, ranks)}));
+      gathers.push_back(tcp_exchange(
+          head_of(OperationKind::kAllGather, flat.bytes(), Dtype::kFloat32),
+          tcp_routes_of(flat, all_gather_of(flat, parts, ranks), static_cast<int>(rank), ranks)));
     }
     run(scatters, static_cast<unsigned>(count));
     EXPECT_EQ(data[world - 1], before[world - 1]) << "it owns nothing";
@@ -213,6 +213,43 @@ TEST_P(TcpOperations, PartsAreReducedAndSharedAsTheWhole) {
       ASSERT_EQ(data[rank], wanted) << count << " elements on rank " << rank;
     }
   }
+}
+
+// Each gives many small pieces and a large one to the next, one of each to itself, and gets others.
+TEST_P(TcpOperations, TransfersGoToTheirPlaces) {
+  const std::size_t world = GetParam();
+  const auto ranks = static_cast<int>(world);
+  constexpr std::size_t kHalf = 1'000'000;
+  std::vector<Transfer> transfers;
+  for (int from = 0; from < ranks; ++from) {
+    const int next = (from + 1) % ranks;
+    for (std::size_t i = 0; i < 40; ++i)
+      transfers.push_back({from, next, 3 * i, 3 * i + 2, kHalf + 5 * i});
+    transfers.push_back({from, next, 200, kHalf - 1, kHalf + 1000});
+    transfers.push_back({from, from, 7, 9, kHalf + 300});
+  }
+  std::vector<std::vector<float>> data;
+  for (std::size_t rank = 0; rank < world; ++rank)
+    data.push_back(numbers_of(rank, 2 * kHalf + 1000));
+  const auto before = data;
+  Operations exchanges;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& numbers = data[static_cast<std::size_t>(rank)];
+    const Flat flat{numbers.data(), numbers.size(), Dtype::kFloat32};
+    exchanges.push_back(
+        tcp_exchange(head_of(OperationKind::kAllToAll, flat.bytes(), Dtype::kFloat32),
+                     tcp_routes_of(flat, all_to_all_of(flat, transfers, ranks), rank, ranks)));
+  }
+  run(exchanges, static_cast<unsigned>(world));
+  auto wanted = before;
+  for (const Transfer& one : transfers) {
+    const auto& from = before[static_cast<std::size_t>(one.from)];
+    std::copy(
+        from.begin() + static_cast<std::ptrdiff_t>(one.begin),
+        from.begin() + static_cast<std::ptrdiff_t>(one.end),
+        wanted[static_cast<std::size_t>(one.to)].begin() + static_cast<std::ptrdiff_t>(one.target));
+  }
+  for (std::size_t rank = 0; rank < world; ++rank) ASSERT_EQ(data[rank], wanted[rank]) << rank;
 }
 
 TEST_P(TcpOperations, BroadcastGivesRootsBytesToAll) {
