@@ -24,13 +24,12 @@ bool take_number(std::string_view& text, Number& value) {
   return true;
 }
 
-// The inode names the namespace (namespaces(7)). 0: unknown, for example without /proc.
-std::uint64_t own_pid_namespace() {
-  struct stat facts {};
-  return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
-}
-
 }  // namespace
+
+std::uint64_t pid_namespace_of(std::string_view process) {
+  struct stat facts {};
+  return ::stat(fmt::format("/proc/{}/ns/pid", process).c_str(), &facts) == 0 ? facts.st_ino : 0;
+}
 
 std::string JobCookie::text() const {
   return fmt::format("{}-{}-{}-{}", pid_namespace, launcher, started, unique);
@@ -47,7 +46,7 @@ std::optional<JobCookie> parse_job_cookie(std::string_view text) {
 }
 
 JobCookie make_job_cookie() {
-  return {.pid_namespace = own_pid_namespace(),
+  return {.pid_namespace = pid_namespace_of("self"),
           .launcher = ::getpid(),
           .started = read_process_stat(::getpid()).value_or(ProcessStat{}).started,
           .unique = fmt::format("{:0{}x}", random_number(), kUniqueLength)};

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "agent/processes/containment.h"
@@ -27,6 +28,8 @@ namespace fs = std::filesystem;
 
 constexpr pid_t kInit = 1;
 constexpr std::chrono::milliseconds kEndOfKilled{100};
+// The host's first pid namespace has all processes in its /proc (linux/proc_ns.h).
+constexpr std::uint64_t kFirstNamespace = 0xEFFFFFFC;
 
 // True for init, and for systemd as a manager of a user's services. True for the first process of a
 // pid namespace below ours. NSpid lists its numbers, and the last one is 1 (proc_pid_status(5)).
@@ -39,11 +42,16 @@ bool is_reaper(pid_t pid) {
   return numbers.ends_with("\t1");
 }
 
+// As the name of a process in /proc.
+bool is_number(const std::string& name) {
+  return name.find_first_not_of("0123456789") == std::string::npos;
+}
+
 // Every process, with its cookie only.
 std::map<pid_t, ProcessEntry> all_cookies() {
   std::map<pid_t, ProcessEntry> processes;
   for (const std::string& name : names_in("/proc")) {
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (!is_number(name)) continue;
     const pid_t pid = std::atoi(name.c_str());
     const auto cookie = cookie_of_process(pid);
     processes[pid].cookie = cookie ? std::optional(cookie->text()) : std::nullopt;
@@ -109,7 +117,7 @@ void end_cgroup(const GoneJob& job) {
 }
 
 // The shared memory and the scratch folders of jobs that are gone.
-void remove_files(const std::vector<GoneJob>& gone) {
+void remove_files(std::span<const GoneJob> gone) {
   for (const std::string& name : names_in(kScratchBase)) {
     if (!name.starts_with("ddprun")) continue;
     const std::string path = fmt::format("{}/{}", kScratchBase, name);
@@ -192,14 +200,31 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, ProcessEntry>& processes,
 
 namespace {
 
-std::set<std::string> cookies_of(const std::vector<GoneJob>& jobs) {
+// Returns the jobs whose processes would be in our /proc. They come first in `gone` then.
+std::span<const GoneJob> seen_here(std::vector<GoneJob>& gone) {
+  const std::uint64_t own = pid_namespace_of("self");
+  const auto is_ours = [own](const GoneJob& job) {
+    return own == kFirstNamespace || job.pid_namespace == 0 || job.pid_namespace == own;
+  };
+  std::set<std::uint64_t> below;
+  if (!std::ranges::all_of(gone, is_ours)) {
+    for (const std::string& name : names_in("/proc"))
+      if (is_number(name)) below.insert(pid_namespace_of(name));
+  }
+  const auto hidden = std::partition(gone.begin(), gone.end(), [&](const GoneJob& job) {
+    return is_ours(job) || below.contains(job.pid_namespace);
+  });
+  return {gone.begin(), hidden};
+}
+
+std::set<std::string> cookies_of(std::span<const GoneJob> jobs) {
   std::set<std::string> cookies;
   for (const GoneJob& job : jobs) cookies.insert(job.cookie);
   return cookies;
 }
 
 // Those of `gone`. `processes` becomes what was seen of all processes.
-std::vector<pid_t> find_orphans(const std::vector<GoneJob>& gone,
+std::vector<pid_t> find_orphans(std::span<const GoneJob> gone,
                                 std::map<pid_t, ProcessEntry>& processes) {
   if (gone.empty()) return {};  // mostly: then nothing is read
   processes = all_cookies();
@@ -207,7 +232,7 @@ std::vector<pid_t> find_orphans(const std::vector<GoneJob>& gone,
   return orphans_of(processes, cookies_of(gone), ::getpid());
 }
 
-std::size_t end_orphans(const std::vector<GoneJob>& gone) {
+std::size_t end_orphans(std::span<const GoneJob> gone) {
   std::map<pid_t, ProcessEntry> processes;
   std::size_t ended = 0;
   for (const pid_t pid : find_orphans(gone, processes)) {
@@ -220,7 +245,8 @@ std::size_t end_orphans(const std::vector<GoneJob>& gone) {
 
 // Waits for the end of those that were killed, not longer than the end of a short job would wait.
 // A process that lives on keeps its job's lock: a later start looks at it again.
-void forget_those_without_processes(const std::vector<GoneJob>& gone) {
+void forget_those_without_processes(std::span<const GoneJob> gone) {
+  if (gone.empty()) return;
   using std::chrono::milliseconds;
   const auto until = std::chrono::steady_clock::now() + kEndOfKilled;
   const std::set<std::string> cookies = cookies_of(gone);
@@ -250,14 +276,15 @@ std::size_t count_orphans() {
 
 std::size_t end_orphans() {
   if (!proc_is_ours()) return 0;
-  const std::vector<GoneJob> gone = take_gone_jobs();
+  std::vector<GoneJob> gone = take_gone_jobs();
   if (gone.empty()) return 0;
+  const std::span<const GoneJob> seen = seen_here(gone);
   for (const GoneJob& job : gone) end_cgroup(job);
-  const std::size_t ended = end_orphans(gone);
+  const std::size_t ended = end_orphans(seen);
   remove_files(gone);
   // The first call killed what was in them; a cgroup can be removed only when it is empty.
   for (const GoneJob& job : gone) end_cgroup(job);
-  forget_those_without_processes(gone);
+  forget_those_without_processes(seen);
   return ended;
 }
 

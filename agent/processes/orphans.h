@@ -51,6 +51,9 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, ProcessEntry>& processes,
 // and shared memory, also those of a pid namespace that has ended. Returns how many processes it
 // killed one by one; those in cgroups are not counted. It does not wait for their ends: a cgroup
 // may stay for the next start.
+//
+// Containers may share /dev/shm, and not see each other's processes. A job keeps its lock while its
+// pid namespace is not seen here. A start that sees its processes ends them.
 std::size_t end_orphans();
 
 // Returns how many processes end_orphans() would kill one by one. It ends nothing.

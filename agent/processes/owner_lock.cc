@@ -72,7 +72,7 @@ std::optional<GoneJob> take_if_gone(const std::string& name) {
   // Another sweep removed the name between open() and lock(): then it has done all.
   struct stat now {};
   if (::lstat(path.c_str(), &now) != 0 || now.st_ino != facts.st_ino) return std::nullopt;
-  return GoneJob{cookie->text(), facts.st_uid, std::move(file)};
+  return GoneJob{cookie->text(), cookie->pid_namespace, facts.st_uid, std::move(file)};
 }
 
 constexpr std::size_t kMostLooked = 2048;

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ void remove_owner_lock(const std::string& job_cookie);
 // A job whose launcher is gone.
 struct GoneJob {
   std::string cookie;
-  uid_t owner = 0;  // of the lock
-  FileHandle lock;  // held: no other sweep works on this job meanwhile
+  std::uint64_t pid_namespace = 0;  // of its launcher; 0: unknown
+  uid_t owner = 0;                  // of the lock
+  FileHandle lock;                  // held: no other sweep works on this job meanwhile
 
   // Returns whether a process or file of `uid` may be this job's. Anybody can make a file that
   // names another user's job. Only root's word counts for others: its workers may have given up

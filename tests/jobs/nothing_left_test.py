@@ -276,7 +276,10 @@ while :; do sleep 0.05; done
                     # A worker in the midst of its exec has no variables to read.
                     wait_until(lambda job=job: len(ranks_of(job)) == 2, "both workers")
                     alive = ranks_of(job)
-                    memory = memory_of(1 if where else job.pid, "ddprun_scratch-")
+                    # By the cookie: launchers of other pid namespaces have the same pid.
+                    (cookie,) = {entry.partition(b"=")[2].decode() for pid in alive for entry in environment_of(pid)
+                                 if entry.startswith(b"DDPRUN_JOB=")}
+                    memory = list(pathlib.Path("/dev/shm").glob(f"ddprun_scratch-{cookie}*"))
                     enter = ("nsenter", "--pid", "--mount", "--target", str(Job.children_of(job.pid)[0])) if where else ()
                     prefix = (*enter, "unshare", "--time", offset, "--fork")
                     self.assertEqual(self.run_job("--no-python", "sleep", "0.5", prefix=prefix)[0], 0)
@@ -303,6 +306,21 @@ while :; do sleep 0.05; done
         job.process.wait()
         job.wait_gone()
         self.sweep_by_another_start(lambda: wait_until(lambda: not memory(), "nothing in /dev/shm"))
+
+    @unittest.skipUnless(subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0,
+                         "needs root for a pid namespace")
+    def test_a_start_that_does_not_see_the_processes_leaves_them_to_one_that_does(self):
+        """Containers that share /dev/shm: the first start is in a pid namespace below."""
+        for name, prefix in self.prefixes():
+            with self.subTest(name):
+                job = self.start_escaping(prefix)
+                (lock,) = memory_of(job.pid, "ddprun_lock-")
+                self.kill_both(job.pid)
+                job.process.wait()
+                inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+                self.assertEqual(self.run_job("--no-python", "sleep", "0.5", prefix=inside)[0], 0)
+                self.assertTrue(lock.exists())
+                self.sweep_by_another_start(lambda: job.wait_gone(DEADLINE))
 
     def test_an_orphan_that_ends_is_reaped_while_a_shell_is_waited_for(self):
         """The shell dies of the request to end; it counts as running until its group is empty."""

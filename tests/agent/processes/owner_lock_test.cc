@@ -132,8 +132,8 @@ TEST_F(OwnerLock, HasAWholeCookieInItsName) {
 }
 
 TEST(GoneJob, OfAUserOwnsNothingOfOthers) {
-  const GoneJob of_root{"c", 0, FileHandle()};
-  const GoneJob of_user{"c", 1000, FileHandle()};
+  const GoneJob of_root{.cookie = "c", .owner = 0, .lock = FileHandle()};
+  const GoneJob of_user{.cookie = "c", .owner = 1000, .lock = FileHandle()};
   EXPECT_TRUE(of_root.may_own(0) && of_root.may_own(1000));  // workers may have given up root
   EXPECT_TRUE(of_user.may_own(1000));
   EXPECT_FALSE(of_user.may_own(0) || of_user.may_own(1001));
