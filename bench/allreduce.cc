@@ -1,8 +1,10 @@
 // Our side of bench/allreduce. It forks the ranks, sums float32 buffers of several sizes and prints
 // one line of JSON for each size. It has the time of one sum on rank 0 in microseconds. That time
 // goes from launch to complete, as a training step sees it.
-//   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] RANKS
-//                   BYTES:REPETITIONS…
+//   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16]
+//                   [--operation NAME] RANKS BYTES:REPETITIONS…
+// NAME is all_reduce, reduce_scatter, all_gather or all_to_all. BYTES are those of the whole.
+// Each rank gives them to a reduce_scatter or an all_to_all, or gets them of an all_gather.
 // RANKS are those of a host. With --hosts each host is a network namespace (ip-netns(8)) with that
 // address. The lines have the bytes that host 0 sent for one sum. With --bound the ranks do a
 // rank's additions of a sum, all at once. Each has memory of its own (of the same kind) and nobody
@@ -16,6 +18,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -29,6 +32,7 @@
 
 #include "worker/collective/core/split.h"
 #include "worker/collective/hierarchical/hierarchical_collective.h"
+#include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/kernels/sum_kernels.h"
 #include "worker/startup/pipe_exchange.h"
 
@@ -60,9 +64,19 @@ struct Host {
   std::string address;
 };
 
+enum class Work : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll };
+
+std::optional<Work> work_of(std::string_view name) {
+  constexpr std::array kNames{"all_reduce", "reduce_scatter", "all_gather", "all_to_all"};
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<Work>(found - kNames.begin());
+}
+
 struct Options {
   std::vector<Host> hosts;
   bool bound = false;
+  Work work = Work::kAllReduce;
   ddprun::Wire wire = ddprun::Wire::kExact;
   int local_ranks = 0;
   std::vector<Size> sizes;
@@ -103,6 +117,9 @@ std::optional<Options> parse_command(std::vector<std::string_view> words) {
       words.erase(words.begin());
     } else if (has_value && words.front() == "--wire" && words[1] == "bfloat16") {
       options.wire = ddprun::Wire::kBFloat16;
+      words.erase(words.begin(), words.begin() + 2);
+    } else if (has_value && words.front() == "--operation" && work_of(words[1])) {
+      options.work = *work_of(words[1]);
       words.erase(words.begin(), words.begin() + 2);
     } else if (has_value && words.front() == "--hosts" && parse_hosts(words[1], options.hosts)) {
       words.erase(words.begin(), words.begin() + 2);
@@ -151,19 +168,57 @@ double microseconds(Act act) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
+// Each rank has as many elements in a row.
+std::vector<ddprun::Part> even_parts(std::size_t count, int ranks) {
+  const std::size_t block = count / static_cast<std::size_t>(ranks);
+  std::vector<ddprun::Part> parts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::size_t begin = block * static_cast<std::size_t>(rank);
+    parts.push_back({rank, begin, begin + block});
+  }
+  return parts;
+}
+
+// From the first half of 2·count elements into the second one.
+std::vector<ddprun::Transfer> even_transfers(std::size_t count, int ranks) {
+  std::vector<ddprun::Transfer> transfers;
+  for (const ddprun::Part& from : even_parts(count, ranks)) {
+    for (const ddprun::Part& to : even_parts(count, ranks))
+      transfers.push_back({from.owner, to.owner, to.begin, to.end, count + from.begin});
+  }
+  return transfers;
+}
+
+ddprun::Ticket launch(Collective& collective, Work work, const ddprun::Flat& flat) {
+  const int ranks = collective.world_size();
+  switch (work) {
+    case Work::kReduceScatter:
+      return collective.launch_reduce_scatter(flat, even_parts(flat.count, ranks),
+                                              ddprun::Reduction::kSum);
+    case Work::kAllGather:
+      return collective.launch_all_gather(flat, even_parts(flat.count, ranks));
+    case Work::kAllToAll:
+      return collective.launch_all_to_all(flat, even_transfers(flat.count / 2, ranks));
+    case Work::kAllReduce:
+      break;
+  }
+  return collective.launch_sum(flat);
+}
+
 // The ranks need no barrier between two sums. A sum is complete on one rank only when all have
 // added their chunks.
-Times time_sums(Collective& collective, const Size& size) {
-  const auto memory = collective.allocate(size.bytes);
-  const ddprun::Flat flat{memory.get(), size.bytes / sizeof(float), ddprun::Dtype::kFloat32};
-  const auto sum = [&] { collective.wait(collective.launch_sum(flat)); };
+Times time_operations(Collective& collective, Work work, const Size& size) {
+  const std::size_t bytes = work == Work::kAllToAll ? 2 * size.bytes : size.bytes;
+  const auto memory = collective.allocate(bytes);
+  const ddprun::Flat flat{memory.get(), bytes / sizeof(float), ddprun::Dtype::kFloat32};
+  const auto act = [&] { collective.wait(launch(collective, work, flat)); };
   Times times;
   collective.barrier();
-  times.first = microseconds(sum);
-  for (int i = 1; i < kWarmUps; ++i) sum();
+  times.first = microseconds(act);
+  for (int i = 1; i < kWarmUps; ++i) act();
   collective.barrier();
   const std::uint64_t before = bytes_sent();
-  for (std::size_t i = 0; i < size.repetitions; ++i) times.all.push_back(microseconds(sum));
+  for (std::size_t i = 0; i < size.repetitions; ++i) times.all.push_back(microseconds(act));
   collective.barrier();
   times.sent = (bytes_sent() - before) / size.repetitions;
   return times;
@@ -180,30 +235,46 @@ void take_slowest(Collective& all, std::vector<double>& times) {
   std::memcpy(times.data(), memory.get(), bytes);
 }
 
-// Measures a rank's own work in a sum: its chunk of all ranks' buffers. All begin together, each
-// time.
-Times time_bound(Collective& all, const Size& size) {
+// A rank's own work on its chunk of all ranks' buffers.
+void do_own_work(Work work, const std::vector<std::byte*>& buffers, std::size_t chunk) {
+  using namespace ddprun::worker;
+  const std::size_t count = chunk / sizeof(float);
+  switch (work) {
+    case Work::kAllReduce:
+      return sum_to_all(buffers, count, ddprun::Dtype::kFloat32, Rounding::kEach);
+    case Work::kReduceScatter:
+      return reduce_to_one(buffers[0], buffers, count, ddprun::Dtype::kFloat32,
+                           ddprun::Reduction::kSum);
+    case Work::kAllGather:
+      return copy_first_to_all(buffers, chunk);
+    case Work::kAllToAll:
+      break;
+  }
+  const std::size_t half = buffers.size() / 2;
+  for (std::size_t from = 0; from < half; ++from)
+    std::memcpy(buffers[half + from], buffers[from], chunk);
+}
+
+// Measures a rank's own work. All begin together, each time.
+Times time_bound(Collective& all, Work work, const Size& size) {
   const int ranks = all.world_size();
   const std::size_t chunk = size.bytes / static_cast<std::size_t>(ranks);
   PipeExchange nobody(1);
   const auto alone = ddprun::worker::join_shm({0, 1, kTimeout}, nobody).value();
   std::vector<std::shared_ptr<std::byte>> memory;
   std::vector<std::byte*> buffers;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int i = 0; i < (work == Work::kAllToAll ? 2 * ranks : ranks); ++i) {
     memory.push_back(alone->allocate(chunk));
     buffers.push_back(memory.back().get());
   }
-  const auto sum = [&] {
-    ddprun::worker::sum_to_all(buffers, chunk / sizeof(float), ddprun::Dtype::kFloat32,
-                               ddprun::worker::Rounding::kEach);
-  };
+  const auto act = [&] { do_own_work(work, buffers, chunk); };
   Times times;
   all.barrier();
-  times.first = microseconds(sum);
-  for (int i = 1; i < kWarmUps; ++i) sum();
+  times.first = microseconds(act);
+  for (int i = 1; i < kWarmUps; ++i) act();
   for (std::size_t i = 0; i < size.repetitions; ++i) {
     all.barrier();
-    times.all.push_back(microseconds(sum));
+    times.all.push_back(microseconds(act));
   }
   take_slowest(all, times.all);
   return times;
@@ -281,7 +352,8 @@ int run_rank(int rank, const Options& options, Exchanges& exchanges) {
   try {
     auto collective = join(rank, options, exchanges).value();
     for (const Size& size : options.sizes) {
-      Times times = options.bound ? time_bound(*collective, size) : time_sums(*collective, size);
+      Times times = options.bound ? time_bound(*collective, options.work, size)
+                                  : time_operations(*collective, options.work, size);
       if (rank == 0) print(options, size, std::move(times));
     }
   } catch (const ddprun::LoggedError&) {
@@ -325,7 +397,7 @@ int main(int argc, char** argv) {
   if (!options) {
     fmt::print(stderr,
                "usage: bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] "
-               "RANKS BYTES:REPETITIONS…\n");
+               "[--operation NAME] RANKS BYTES:REPETITIONS…\n");
     return 2;
   }
   return run_ranks(*options);
