@@ -8,7 +8,7 @@ import unittest
 from python_parity_test import HERE, PYTHON, ends, main
 
 FLOATS, INTEGERS, COMPLEX = 4, 4, 2
-MOVED = 3  # gather, broadcast, receive
+MOVED = 6  # gather, broadcast, receive, uneven and even all-to-all, gather into one tensor
 README = 4  # loss, largest, all, half
 # Beside these sum, min, max, group, scatter; average for floats. For complex ones sum, average,
 # group; bool is moved only; the mean.

@@ -53,6 +53,7 @@ class Program {
   void say(const std::string& name, const at::Tensor& tensor);
   void reduce(const std::string& name, const at::Tensor& mine);
   void move(const std::string& name, const at::Tensor& mine);
+  void exchange(const std::string& name, const at::Tensor& mine);
   void as_in_readme(const std::string& name, const at::Tensor& mine);
 
   Collective& ranks_;
@@ -103,6 +104,23 @@ void Program::move(const std::string& name, const at::Tensor& mine) {
   tensors_.send(mine, next);
   if (ranks_.rank() == 0) tensors_.receive(got, last);
   say(name + ".receive", got);
+  exchange(name, mine);
+}
+
+// Rank r gives r + i rows of 3 to rank i, so that some get none. Then it gives as many to all.
+void Program::exchange(const std::string& name, const at::Tensor& mine) {
+  std::vector<std::int64_t> rows;
+  std::int64_t all = 0;
+  for (int to = 0; to < ranks_.world_size(); ++to) {
+    rows.push_back(ranks_.rank() + to);
+    all += rows.back();
+  }
+  say(name + ".uneven", tensors_.all_to_all(mine.narrow(0, 0, 3 * all).view({all, 3}), rows));
+  say(name + ".even", tensors_.all_to_all(mine));
+  const at::Tensor into = torch::empty({120 * ranks_.world_size()}, mine.options());
+  auto launched = tensors_.launch_all_gather(into, mine);
+  tensors_.wait(launched);
+  say(name + ".into", into);
 }
 
 // The lines of README.md, with tensors of this type.

@@ -66,6 +66,19 @@ class Program:
         if self.rank == 0:
             dist.recv(got, last)
         self.say(f"{name}.receive", got)
+        self.exchange(name, mine)
+
+    def exchange(self, name, mine):
+        gives = [self.rank + to for to in range(self.ranks)]
+        gets = [origin + self.rank for origin in range(self.ranks)]
+        uneven, even = torch.empty(sum(gets), 3, dtype=mine.dtype), torch.empty_like(mine)
+        dist.all_to_all_single(uneven, mine[:3 * sum(gives)].view(-1, 3).clone(), gets, gives)
+        self.say(f"{name}.uneven", uneven)
+        dist.all_to_all_single(even, mine)
+        self.say(f"{name}.even", even)
+        into = torch.empty(120 * self.ranks, dtype=mine.dtype)
+        dist.all_gather_into_tensor(into, mine)
+        self.say(f"{name}.into", into)
 
     def as_in_readme(self, name, mine):
         """Does as README.md's lines, with torch.distributed."""

@@ -14,8 +14,8 @@
 // As with the collective, all ranks must call the same operations in the same order, also wait().
 // Errors of the collective are CollectiveError. A tensor that an operation cannot take is
 // std::invalid_argument, before any other rank has heard of it. One thread at a time: that of the
-// collective. On CUDA nothing but all_gather() blocks the host. Results are there for the current
-// stream, which must be the same one in all calls.
+// collective. On CUDA nothing blocks the host but all_gather(), and all_to_all() with `rows`.
+// Results are there for the current stream, which must be the same one in all calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
+#include <span>
 #include <vector>
 
 namespace ddprun {
@@ -32,7 +34,7 @@ namespace ddprun {
 // The operations on tensors. See the head of this file.
 class TensorCollective {
  public:
-  // An all-reduce that was launched. Only moved, never copied. Give it to wait().
+  // An operation that was launched. Only moved, never copied. Give it to wait().
   class Work {
    public:
     Work() = default;
@@ -45,20 +47,14 @@ class TensorCollective {
    private:
     friend class TensorCollective;
     struct Piece {
-      at::Tensor memory;   // of the collective, from staging_
-      at::Tensor staged;   // its beginning, with this piece's numbers
-      std::int64_t begin;  // of the piece in numbers_
+      at::Tensor memory;  // of the collective, from staging_
       Ticket ticket;
+      std::function<void()> take;  // copies what came for this rank out of `memory`
     };
-    at::Tensor tensor_;   // the program's; undefined: nothing to wait for
-    at::Tensor row_;      // its elements in a row: the same memory, or a copy
-    at::Tensor numbers_;  // the same as real numbers
-    at::Tensor part_;     // of a reduce_scatter: numbers of the result; else undefined
-    Reduction reduction_ = Reduction::kSum;
-    OperationName name_;
-    std::int64_t launched_ = 0;  // numbers
-    std::deque<Piece> pieces_;   // that are under way
-    std::uint32_t resets_ = 0;   // of the collective, at its launch
+    const char* operation_ = nullptr;  // null: nothing to wait for
+    std::deque<Piece> pieces_;         // under way
+    std::function<void()> finish_;     // after all pieces
+    std::uint32_t resets_ = 0;         // of the collective, at its launch
   };
 
   // Takes the ranks, which must outlive this. Sends nothing.
@@ -68,22 +64,37 @@ class TensorCollective {
   // large tensor travels in pieces: it needs no more than 128 MiB beside it.
   void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                   const OperationName& name = {});
-  // Starts an all_reduce(); needs the tensor's size once more. Until wait() nobody may touch the
-  // tensor; then it has the result.
-  Work launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
-                         const OperationName& name = {});
-  // Waits until the tensor has its result. Does nothing the second time.
-  void wait(Work& launched);
-
   // Returns the tensors of all ranks, by rank: new ones. All must have the same type and sizes:
   // else CollectiveError. A large tensor travels in pieces: it needs no more than 128 MiB beside
   // the results. Up to 256 MiB of such memory are kept for calls to come.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor, const OperationName& name = {});
-
   // Makes an all_reduce() of which each rank keeps a part. `tensor` has n rows for each rank. Rank
   // r gets rows r·n … (r+1)·n - 1 of the result: sizes {n·ranks, …} become {n, …}.
   at::Tensor reduce_scatter(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                             const OperationName& name = {});
+  // Gives rows of the tensor to all ranks, and returns the rows that they give to this one, by
+  // rank. Rank r gets the next rows[r] of them, which may be 0. Without `rows`, on any rank, each
+  // gets as many. A row must have the same type and sizes on all ranks. Throws CollectiveError on
+  // all ranks if `rows` tells that it has not.
+  at::Tensor all_to_all(const at::Tensor& tensor, std::span<const std::int64_t> rows = {},
+                        const OperationName& name = {});
+
+  // Starts an all_reduce(). Each launch needs the tensor's size once more. Until wait() nobody may
+  // touch the tensors of the call; then the result is there.
+  Work launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                         const OperationName& name = {});
+  // Starts an all_gather(). `result` has the tensor's type, and as many elements as all ranks: it
+  // gets their elements in a row.
+  Work launch_all_gather(const at::Tensor& result, const at::Tensor& tensor,
+                         const OperationName& name = {});
+  // Starts a reduce_scatter(). `result` has the tensor's type, and the elements of one part.
+  Work launch_reduce_scatter(const at::Tensor& result, const at::Tensor& tensor,
+                             Reduction reduction = Reduction::kSum, const OperationName& name = {});
+  // Starts an all_to_all(). `result` has the tensor's type, and the rows that come.
+  Work launch_all_to_all(const at::Tensor& result, const at::Tensor& tensor,
+                         std::span<const std::int64_t> rows = {}, const OperationName& name = {});
+  // Waits until the results are there. Does nothing the second time.
+  void wait(Work& launched);
 
   // Gives root's elements to all other ranks, in place.
   void broadcast(const at::Tensor& tensor, int root, const OperationName& name = {});
@@ -95,26 +106,31 @@ class TensorCollective {
   void receive(const at::Tensor& tensor, int from, const OperationName& name = {});
 
  private:
-  // A part of each rank's bytes that is under way to all ranks.
-  struct GatheredPiece {
-    at::Tensor memory;   // of the collective, from staging_
-    at::Tensor rows;     // its beginning, with a row for each rank
-    std::int64_t begin;  // of the piece in each tensor's bytes
-    Ticket ticket;
-  };
+  struct Plan;
+  struct Exchange;
+  // By rank that gives, and by rank that gets.
+  using Rows = std::vector<std::vector<std::int64_t>>;
 
   void check_device(const at::Tensor& tensor, const char* operation) const;
   void check_target(const at::Tensor& tensor, const char* operation) const;
+  void check_result(const at::Tensor& result, const at::Tensor& tensor, std::int64_t elements,
+                    const char* operation) const;
+  void check_rows(const at::Tensor& tensor, const char* operation) const;
+  void check_counts(const at::Tensor& tensor, std::span<const std::int64_t> rows) const;
   void check_peer(int peer, const char* operation) const;
-  Work prepare(const at::Tensor& tensor, Reduction reduction, const OperationName& name);
-  bool launch_piece(Work& launched);
-  Ticket launch(const Work& launched, Flat flat, std::int64_t begin);
-  void launch_and_take_all(Work& launched);
+  Plan plan_all_reduce(const at::Tensor& tensor, Reduction reduction, const OperationName& name);
+  Plan plan_all_gather(const std::vector<at::Tensor>& results, const at::Tensor& tensor,
+                       const OperationName& name);
+  Plan plan_reduce_scatter(const at::Tensor& result, const at::Tensor& tensor, Reduction reduction,
+                           const OperationName& name);
+  Plan plan_all_to_all(const at::Tensor& result, const at::Tensor& tensor, const Rows& rows,
+                       const OperationName& name);
+  Rows rows_of_all(const at::Tensor& tensor, std::span<const std::int64_t> rows,
+                   std::int64_t wanted);
+  Work start(const Plan& plan);
+  void run(const Plan& plan);
   void wait_for_piece(Work& launched);
   void require_alike(const at::Tensor& tensor);
-  GatheredPiece launch_gather(const at::Tensor& bytes, std::int64_t begin,
-                              const OperationName& name);
-  void take_gathered(GatheredPiece piece, const std::vector<at::Tensor>& gathered);
   void drop_void_staging();
   at::Tensor take_staging(std::size_t bytes);
   void keep_staging(at::Tensor memory);

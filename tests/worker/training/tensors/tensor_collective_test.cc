@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "tests/worker/torch_ranks.h"
 
@@ -297,6 +298,153 @@ TEST(TensorCollective, GatherTensorsOfOneShapeOnly) {
     expect_words(said, collective.rank() == 0
                            ? "all_gather: rank 0 brings Float [1], rank 1 brings Float [2]"
                            : "all_gather: rank 1 brings Float [2], rank 0 brings Float [1]");
+  });
+}
+
+// How many rows rank `from` gives to rank `to`: other ones for each, and none for some.
+std::int64_t rows_between(int from, int to) { return (from + 2 * to + 2) % 4; }
+
+// The rows of rank `from` for rank `to`.
+at::Tensor rows_for(at::IntArrayRef sizes, at::ScalarType type, int from, int to) {
+  std::int64_t begin = 0;
+  for (int before = 0; before < to; ++before) begin += rows_between(from, before);
+  return counted(sizes, type, from).narrow(0, begin, rows_between(from, to));
+}
+
+TEST(TensorCollective, ExchangeRowsOfAnyTypeAndNumber) {
+  for (const int world : {1, 2, 3, 4}) {
+    run_torch_ranks(world, [world](Collective& collective) {
+      TensorCollective tensors(collective);
+      const int rank = collective.rank();
+      const auto sizes_of = [&](int from, std::int64_t width) {
+        std::int64_t rows = 0;
+        for (int to = 0; to < world; ++to) rows += rows_between(from, to);
+        return std::vector<std::int64_t>{rows, width};
+      };
+      std::vector<std::int64_t> rows;
+      for (int to = 0; to < world; ++to) rows.push_back(rows_between(rank, to));
+      for (const auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16,
+                              torch::kLong, torch::kByte, torch::kBool, torch::kComplexFloat}) {
+        for (const std::int64_t width : {1, 5, 0}) {
+          const auto mine = counted(sizes_of(rank, width), type, rank);
+          std::vector<at::Tensor> expected;
+          for (int from = 0; from < world; ++from)
+            expected.push_back(rows_for(sizes_of(from, width), type, from, rank));
+          const at::Tensor wanted = torch::cat(expected);
+          EXPECT_TRUE(at::equal(tensors.all_to_all(mine, rows), wanted)) << type << " " << width;
+          const at::Tensor wide = torch::zeros({wanted.size(0), 2 * width}, mine.options());
+          const at::Tensor result = wide.slice(1, 0, 2 * width, 2);  // not in a row
+          auto launched = tensors.launch_all_to_all(result, mine.t().contiguous().t(), rows);
+          tensors.wait(launched);
+          EXPECT_TRUE(at::equal(result, wanted)) << type << " " << width;
+        }
+      }
+      const at::Tensor even = counted({2 * world, 3}, torch::kInt, rank);
+      const at::Tensor got = tensors.all_to_all(even);
+      for (int from = 0; from < world; ++from)
+        EXPECT_TRUE(at::equal(got.narrow(0, 2 * from, 2),
+                              counted({2 * world, 3}, torch::kInt, from).narrow(0, 2 * rank, 2)));
+    });
+  }
+}
+
+TEST(TensorCollective, ExchangeMoreThanOnePiece) {
+  run_torch_ranks(3, [](Collective& collective) {
+    TensorCollective tensors(collective);
+    const int rank = collective.rank();
+    constexpr std::int64_t kMost = (std::int64_t{6} << 20) + 7;  // 24 MiB from 0 to 2
+    const std::vector<std::int64_t> rows =
+        rank == 0 ? std::vector<std::int64_t>{5, 0, kMost} : std::vector<std::int64_t>{rank, 2, 1};
+    const std::int64_t all = rows[0] + rows[1] + rows[2];
+    for (int round = 0; round < 2; ++round) {  // the second one uses the memory of the first
+      const at::Tensor mine = torch::arange(all, torch::kInt) + 1000 * rank;
+      const at::Tensor got = tensors.all_to_all(mine, rows, "rows");
+      const at::Tensor wanted = rank == 2
+                                    ? torch::cat({torch::arange(kMost, torch::kInt) + 5,
+                                                  torch::tensor({1003}), torch::tensor({2004})})
+                                : rank == 1 ? torch::tensor({1001, 1002, 2002, 2003})
+                                            : torch::tensor({0, 1, 2, 3, 4, 1000, 2000, 2001});
+      EXPECT_TRUE(at::equal(got, wanted.to(torch::kInt))) << rank;
+    }
+    EXPECT_NE(collective.flight_record().find("\"name\": \"rows\""), std::string::npos);
+  });
+}
+
+// Several are under way at once, and the results are no plain rows.
+TEST(TensorCollective, LaunchEachOperationAndWaitLater) {
+  run_torch_ranks(3, [](Collective& collective) {
+    TensorCollective tensors(collective);
+    const int rank = collective.rank();
+    const at::Tensor mine = counted({6, 2}, torch::kFloat, rank);
+    const at::Tensor gathered = torch::zeros({2, 18}).t();
+    const at::Tensor part = torch::zeros({2, 2}).t();
+    const at::Tensor rows = torch::zeros({6, 2});
+    std::vector<TensorCollective::Work> launched;
+    launched.push_back(tensors.launch_all_gather(gathered, mine));
+    launched.push_back(tensors.launch_reduce_scatter(part, mine));
+    launched.push_back(tensors.launch_all_to_all(rows, mine));
+    for (auto& one : launched) tensors.wait(one);
+    std::vector<at::Tensor> of;
+    for (int from = 0; from < 3; ++from) of.push_back(counted({6, 2}, torch::kFloat, from));
+    EXPECT_TRUE(at::equal(gathered, torch::cat(of)));
+    EXPECT_TRUE(at::equal(part, (of[0] + of[1] + of[2]).narrow(0, 2 * rank, 2)));
+    EXPECT_TRUE(
+        at::equal(rows, torch::cat({of[0].narrow(0, 2 * rank, 2), of[1].narrow(0, 2 * rank, 2),
+                                    of[2].narrow(0, 2 * rank, 2)})));
+  });
+}
+
+// Before any rank has heard of it: the ranks go on.
+TEST(TensorCollective, RefuseResultsAndRowsThatDoNotFit) {
+  run_torch_ranks(2, [](Collective& collective) {
+    TensorCollective tensors(collective);
+    const at::Tensor mine = torch::ones({4, 3});
+    const auto refusal = [&](const std::vector<std::int64_t>& rows) {
+      return message_of([&] { tensors.all_to_all(mine, rows); });
+    };
+    EXPECT_EQ(refusal({4}), "all_to_all: 1 counts of rows, and there are 2 ranks");
+    EXPECT_EQ(refusal({3, 2}), "all_to_all: rows [3, 2] are not those of Float [4, 3]");
+    EXPECT_EQ(refusal({-1, 5}), "all_to_all: rows [-1, 5] are not those of Float [4, 3]");
+    EXPECT_EQ(refusal({1, 2}), "all_to_all: rows [1, 2] are not all of Float [4, 3]");
+    expect_words(message_of([&] { tensors.all_to_all(torch::ones({3})); }),
+                 "all_to_all: Float [3] cannot be cut into 2 parts");
+    expect_words(message_of([&] {
+                   tensors.all_to_all(torch::tensor(1.0F), {{0, 0}});
+                 }),
+                 "all_to_all: a number has no rows");
+    expect_words(message_of([&] {
+                   tensors.launch_all_gather(torch::ones({4, 3}), mine);
+                 }),
+                 "all_gather: the result is Float [4, 3], and 24 elements of Float come");
+    expect_words(message_of([&] {
+                   tensors.launch_reduce_scatter(torch::ones({2, 3}, torch::kDouble), mine);
+                 }),
+                 "reduce_scatter: the result is Double [2, 3], and 6 elements of Float come");
+    expect_words(message_of([&] {
+                   tensors.launch_all_to_all(torch::ones({4, 2}), mine);
+                 }),
+                 "all_to_all: the result is Float [4, 2], and rows of Float [4, 3] come");
+    tensors.all_to_all(mine);
+  });
+}
+
+// All ranks are told, by the same words, and go on.
+TEST(TensorCollective, TellAllRanksOfRowsThatAreUnlike) {
+  run_torch_ranks(2, [](Collective& collective) {
+    TensorCollective tensors(collective);
+    const bool first = collective.rank() == 0;
+    const std::vector<std::int64_t> rows{1, 1};
+    expect_words(message_of([&] {
+                   tensors.all_to_all(torch::ones({2, first ? 2 : 3}), rows);
+                 }),
+                 first ? "rank 0 brings rows of Float [2], rank 1 brings rows of Float [3]"
+                       : "rank 1 brings rows of Float [3], rank 0 brings rows of Float [2]");
+    const at::Tensor result = torch::ones({first ? 3 : 2, 2});
+    EXPECT_EQ(message_of([&] {
+                tensors.launch_all_to_all(result, torch::ones({2, 2}), rows);
+              }),
+              "all_to_all: the result of rank 0 has 3 rows, and 2 come");
+    tensors.all_to_all(torch::ones({2, 2}), rows);
   });
 }
 
