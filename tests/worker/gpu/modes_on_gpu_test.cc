@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/worker/counted_operations.h"
 #include "tests/worker/gpu/one_gpu.h"
 
 namespace ddprun::worker {
@@ -71,6 +72,36 @@ TEST_F(SyncBatchNormOnGpu, OfOneRankIsPlain) { expect_as_plain(ranks()); }
 TEST_F(SyncBatchNormOnGpu, BesideARankWithoutSamplesIsPlain) {
   BesideARankWithoutSamples two(ranks());
   expect_as_plain(two);
+}
+
+class OptimizersOnGpu : public OneGpu {
+ protected:
+  // Both get the same gradients: what differs is the form of the step.
+  template <typename Optimizer>
+  static void expect_as_on_the_cpu(const typename Optimizer::Options& options,
+                                   const std::string& kernel) {
+    auto there = small_net(), here = small_net(at::kCPU);
+    Optimizer fused(there->parameters(), options), plain(here->parameters(), options);
+    const auto ours = there->parameters();
+    const auto others = here->parameters();
+    const CountedOperations counted;
+    for (int step = 0; step < kSteps; ++step) {
+      fused.zero_grad();
+      loss_of(there->forward(samples_of(step))).backward();
+      for (std::size_t i = 0; i < ours.size(); ++i) others[i].mutable_grad() = ours[i].grad().cpu();
+      fused.step();
+      plain.step();
+      for (std::size_t i = 0; i < ours.size(); ++i)
+        ASSERT_LE(distance(ours[i], others[i].to(at::kCUDA)), kTolerance) << step << ", " << i;
+    }
+    EXPECT_EQ(counted.of(kernel), kSteps);
+  }
+};
+
+TEST_F(OptimizersOnGpu, StepByOneKernelAsOnTheCpu) {
+  expect_as_on_the_cpu<SGD>(SGD::Options(0.05).momentum(0.9).weight_decay(0.01), "_fused_sgd_");
+  expect_as_on_the_cpu<Adam>(Adam::Options(1e-3).amsgrad(true), "_fused_adam_");
+  expect_as_on_the_cpu<AdamW>(AdamW::Options(1e-3), "_fused_adamw_");
 }
 
 class ZeroOnGpu : public OneGpu {

@@ -8,7 +8,7 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from parity_trainer import batch_of, hash_of, made_net, print_ends
+from parity_trainer import batch_of, device_of, hash_of, made_net, print_ends
 
 BATCHES = [10, 13, 7]
 STEPS = 50
@@ -21,6 +21,11 @@ OPTIMIZERS = {
     "amsgrad": (torch.optim.Adam, {"amsgrad": True}),
     "adamw": (torch.optim.AdamW, {"weight_decay": 0.02}),
 }
+
+
+def fused_on_gpus():
+    """Arguments of an optimizer. On GPUs ours take the fused kernels."""
+    return {"fused": True} if device_of() == "cuda" else {}
 
 
 def step(parallel, optimizer, number, aside):
@@ -43,12 +48,12 @@ def train_joined(mode):
         parallel.register_comm_hook(None, default_hooks.allreduce_hook)
     joined = [parallel]
     if "adam" in mode or "scatter" in mode:
-        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01, **fused_on_gpus())
     elif "zero" in mode:
-        optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.01)
+        optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.01, **fused_on_gpus())
         joined.append(optimizer)
     else:
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4, **fused_on_gpus())
     with Join(joined, divide_by_initial_world_size="active" not in mode):
         for number in range(BATCHES[dist.get_rank()]):
             step(parallel, optimizer, number, uses_aside(mode, number))
@@ -58,6 +63,7 @@ def train_joined(mode):
 def train_optimizer(mode):
     kind, how = mode.rsplit("_", 1)
     cls, arguments = OPTIMIZERS[kind]
+    arguments = {**arguments, **fused_on_gpus()}
     net = made_net("batch_norm")
     parallel = DistributedDataParallel(net, gradient_as_bucket_view=True)
     if how == "zero":

@@ -1,7 +1,9 @@
 // SGD, Adam and AdamW with the bits of Python's torch.optim, of PyTorch 2.11 on CPU. See
 // _single_tensor_sgd and _single_tensor_adam in torch/optim/sgd.py and adam.py. LibTorch's own have
-// other last bits. They are LibTorch's optimizers otherwise: options, state and checkpoints are
-// theirs. One thread.
+// other last bits. On CUDA they are those of Python's with fused=True: one kernel steps all
+// parameters of a group and dtype. Parameters that it does not take are stepped one by one. These
+// are complex ones, and those whose gradient lies in memory in another way. They are LibTorch's
+// optimizers otherwise: options, state and checkpoints are theirs, on each device. One thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
