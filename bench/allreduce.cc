@@ -32,6 +32,7 @@
 
 #include "worker/collective/core/split.h"
 #include "worker/collective/hierarchical/hierarchical_collective.h"
+#include "worker/collective/kernels/copy_kernels.h"
 #include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/kernels/sum_kernels.h"
 #include "worker/startup/pipe_exchange.h"
@@ -252,7 +253,7 @@ void do_own_work(Work work, const std::vector<std::byte*>& buffers, std::size_t 
   }
   const std::size_t half = buffers.size() / 2;
   for (std::size_t from = 0; from < half; ++from)
-    std::memcpy(buffers[half + from], buffers[from], chunk);
+    copy_bytes(buffers[half + from], buffers[from], chunk);
 }
 
 // Measures a rank's own work. All begin together, each time.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "worker/collective/kernels/copy_kernels.h"
 #include "worker/collective/kernels/elements.h"
 #include "worker/collective/kernels/sum_kernels.h"
 
@@ -104,7 +105,7 @@ void choose_or_average_first(Buffers buffers, std::size_t count, Dtype dtype, Re
 }  // namespace
 
 void copy_first_to_all(std::span<std::byte* const> buffers, std::size_t bytes) {
-  for (std::byte* buffer : buffers.subspan(1)) std::memcpy(buffer, buffers[0], bytes);
+  for (std::byte* buffer : buffers.subspan(1)) copy_bytes(buffer, buffers[0], bytes);
 }
 
 void reduce_to_one(std::byte* result, std::span<std::byte* const> buffers, std::size_t count,
