@@ -137,8 +137,7 @@ Actions Lifecycle::session_lost(const rendezvous::SessionLost& message, Time now
     append(actions, kill(now));
   } else if (message.lease_ends != Time{}) {
     // Then they may, and no grace is longer.
-    kill_at_ = std::min(kill_at_, message.lease_ends);
-    look_at_ = std::min(look_at_, kill_at_);
+    kill_no_later_than(message.lease_ends);
   }
   return actions;
 }
@@ -156,8 +155,10 @@ Actions Lifecycle::drain_wanted(const rendezvous::Drain& message, Time now) {
       {.hostname = settings_.hostname, .message = "an operator drained " + settings_.hostname}}};
   append(actions, drain(AfterDrain::kEnd, SIGTERM, now));
   if (live_ == 0 || killed_) return actions;
-  if (message.deadline.count() > 0) kill_at_ = now + message.deadline;
-  look_at_ = std::min(look_at_, kill_at_);
+  if (message.deadline.count() > 0) {
+    kill_at_ = Time::max();
+    kill_no_later_than(now + message.deadline);
+  }
   return actions;
 }
 
@@ -165,7 +166,13 @@ Actions Lifecycle::drain_wanted(const rendezvous::Drain& message, Time now) {
 // wait.
 void Lifecycle::drain_sooner(std::chrono::milliseconds deadline, Time now) {
   if (live_ == 0 || killed_ || deadline.count() == 0) return;
-  kill_at_ = std::min(kill_at_, now + deadline);
+  kill_no_later_than(now + deadline);
+}
+
+// Others wait until then, or go on. So a suspension does not move it.
+void Lifecycle::kill_no_later_than(Time end) {
+  kill_at_latest_ = std::min(kill_at_latest_, end);
+  kill_at_ = std::min(kill_at_, kill_at_latest_);
   look_at_ = std::min(look_at_, kill_at_);
 }
 
@@ -258,7 +265,8 @@ Time Lifecycle::end_of_limit(Time due, Time now) const {
   const Time end = killed_ ? due : kill_at_;
   const std::chrono::nanoseconds late = now - due;
   if (late < rendezvous::kSuspendedFor) return end;
-  return std::max(end, now + std::min(late, killed_ ? settings_.kill_limit : settings_.grace));
+  if (killed_) return std::max(end, now + std::min(late, settings_.kill_limit));
+  return std::min(std::max(end, now + std::min(late, settings_.grace)), kill_at_latest_);
 }
 
 Actions Lifecycle::time_passed(Time now) {
@@ -302,6 +310,7 @@ Actions Lifecycle::drain(AfterDrain after_drain, int signo, Time now) {
   if (live_ == 0) return after_drain == AfterDrain::kUndecided ? Actions{} : drained();
   if (already) return {};
   kill_at_ = now + settings_.grace;
+  kill_at_latest_ = Time::max();
   look_at_ = std::min(kill_at_, now + settings_.shell_patience);
   closing_signal_ = signo;
   return {SignalWorkers{signo}};

@@ -197,6 +197,7 @@ class Lifecycle {
   bool stopped_by_us(const WorkerExit& exit) const;
   Actions drained();
   void drain_sooner(std::chrono::milliseconds deadline, Time now);
+  void kill_no_later_than(Time end);
   Actions kill(Time now);
   Time end_of_limit(Time due, Time now) const;
   rendezvous::Failure describe(const WorkerExit& exit) const;
@@ -209,12 +210,13 @@ class Lifecycle {
   int live_ = 0;
   Time started_{};  // of the attempt
   Time look_at_ = Time::max();
-  Time kill_at_ = Time::max();    // end of the grace; valid while draining
-  int closing_signal_ = 0;        // the last request to end that the workers got
-  bool workers_started_ = false;  // in this round or an earlier one
-  bool killed_ = false;           // SIGKILL was sent to the workers of this round
-  bool is_pointless_ = false;     // a failure of this round ends the job
-  int handled_rank_ = -1;         // local rank of the failure that we acted on before the exit
+  Time kill_at_ = Time::max();         // end of the grace; valid while draining
+  Time kill_at_latest_ = Time::max();  // as others need it, whatever else
+  int closing_signal_ = 0;             // the last request to end that the workers got
+  bool workers_started_ = false;       // in this round or an earlier one
+  bool killed_ = false;                // SIGKILL was sent to the workers of this round
+  bool is_pointless_ = false;          // a failure of this round ends the job
+  int handled_rank_ = -1;              // local rank of the failure that we acted on before the exit
   AfterDrain after_drain_ = AfterDrain::kUndecided;
   Ending ending_;
   std::vector<EndedWorker> ended_;

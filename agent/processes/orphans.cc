@@ -266,6 +266,21 @@ void forget_those_without_processes(std::span<const GoneJob> gone) {
   }
 }
 
+// A job that is not seen here: mostly its container has ended, and nobody sees it. The file's time
+// is then that of the first look, and its mode says so.
+void forget_after_a_day(const GoneJob& job) {
+  constexpr mode_t kLookedAt = 0400;
+  struct stat facts {};
+  if (::fstat(job.lock.get(), &facts) != 0) return;
+  if ((facts.st_mode & 0777) != kLookedAt) {
+    if (::fchmod(job.lock.get(), kLookedAt) == 0) ::futimens(job.lock.get(), nullptr);
+    return;
+  }
+  const auto looked_at = std::chrono::system_clock::from_time_t(facts.st_mtime);
+  if (std::chrono::system_clock::now() > looked_at + std::chrono::days(1))
+    remove_owner_lock(job.cookie);
+}
+
 }  // namespace
 
 std::size_t count_orphans() {
@@ -285,6 +300,7 @@ std::size_t end_orphans() {
   // The first call killed what was in them; a cgroup can be removed only when it is empty.
   for (const GoneJob& job : gone) end_cgroup(job);
   forget_those_without_processes(seen);
+  for (const GoneJob& job : std::span(gone).subspan(seen.size())) forget_after_a_day(job);
   return ended;
 }
 

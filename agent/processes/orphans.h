@@ -53,7 +53,7 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, ProcessEntry>& processes,
 // may stay for the next start.
 //
 // Containers may share /dev/shm, and not see each other's processes. A job keeps its lock while its
-// pid namespace is not seen here. A start that sees its processes ends them.
+// pid namespace is not seen here, for a day at most. A start that sees its processes ends them.
 std::size_t end_orphans();
 
 // Returns how many processes end_orphans() would kill one by one. It ends nothing.

@@ -322,6 +322,27 @@ while :; do sleep 0.05; done
                 self.assertTrue(lock.exists())
                 self.sweep_by_another_start(lambda: job.wait_gone(DEADLINE))
 
+    @unittest.skipUnless(subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0,
+                         "needs root for a pid namespace")
+    def test_a_lock_that_nobody_can_judge_goes_after_a_day(self):
+        job = self.start_escaping(())
+        (lock,) = memory_of(job.pid, "ddprun_lock-")
+        self.kill_both(job.pid)
+        job.process.wait()
+        self.addCleanup(lambda: [os.kill(pid, signal.SIGKILL) for pid in job.processes()])
+        inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+        def look():
+            self.assertEqual(self.run_job("--no-python", "sleep", "0.5", prefix=inside)[0], 0)
+
+        look()
+        os.utime(lock, (time.time() - 23 * 3600,) * 2)
+        look()
+        self.assertTrue(lock.exists())
+        os.utime(lock, (time.time() - 25 * 3600,) * 2)
+        look()
+        self.assertFalse(lock.exists())
+
     def test_an_orphan_that_ends_is_reaped_while_a_shell_is_waited_for(self):
         """The shell dies of the request to end; it counts as running until its group is empty."""
         gate = self.fifo("gate")

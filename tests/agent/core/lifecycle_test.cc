@@ -403,6 +403,21 @@ TEST_F(LifecycleTest, NoGraceOfANodeThatLeavesIsLongerThanTheLease) {
   EXPECT_EQ(names(cycle.time_passed(ends)), Names{"kill"});
 }
 
+// The others may have begun a round meanwhile.
+TEST_F(LifecycleTest, ASuspensionMovesNoEndOfTheLease) {
+  run_round(1);
+  const Time ends = now + std::chrono::milliseconds(1500);
+  cycle.session_lost({.error = Error(ErrorCode::kUnavailable, "gone"), .lease_ends = ends}, now);
+  EXPECT_EQ(names(cycle.time_passed(ends + 65s)), Names{"kill"});
+}
+
+TEST_F(LifecycleTest, ASuspensionMovesNoDeadlineOfAnOperator) {
+  run_round(1);
+  cycle.drain_wanted({.deadline = 5s}, now);
+  cycle.time_passed(now + kPatience);
+  EXPECT_EQ(names(cycle.time_passed(now + 5s + 350ms)), Names{"kill"});
+}
+
 TEST_F(LifecycleTest, GivingUpBeforeTheFirstRoundFinishes) {
   EXPECT_EQ(names(cycle.give_up({.message = "no folder"}, now)), (Names{"leave", "finish:1"}));
   EXPECT_EQ(cycle.ending().cause->message, "no folder");
