@@ -25,8 +25,9 @@ foreach(_library IN LISTS _libraries)
   if(_library MATCHES "^(pthread|dl|rt|m|atomic)$")
     continue()  # part of glibc 2.36, or needed by nothing on x86-64
   endif()
-  find_library(DDPRUN_LIBRARY_${_library} NAMES lib${_library}${_suffix} REQUIRED)
-  list(APPEND _files "${DDPRUN_LIBRARY_${_library}}")
+  set(_found DDPRUN_LIBRARY_${_library}${_suffix})
+  find_library(${_found} NAMES lib${_library}${_suffix} REQUIRED)
+  list(APPEND _files "${${_found}}")
 endforeach()
 
 add_library(ddprun_grpc INTERFACE)
@@ -38,4 +39,4 @@ target_link_libraries(ddprun_grpc INTERFACE
 add_library(ddprun_crypto INTERFACE)
 add_library(ddprun::crypto ALIAS ddprun_crypto)
 target_link_libraries(ddprun_crypto INTERFACE
-  "${DDPRUN_LIBRARY_ssl}" "${DDPRUN_LIBRARY_crypto}" Threads::Threads ${CMAKE_DL_LIBS})
+  "${DDPRUN_LIBRARY_ssl${_suffix}}" "${DDPRUN_LIBRARY_crypto${_suffix}}" Threads::Threads ${CMAKE_DL_LIBS})

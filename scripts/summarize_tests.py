@@ -21,7 +21,7 @@ import xml.etree.ElementTree as ElementTree
 
 # of a failed test, which runs for minutes in a log of thousands of lines: this stands at its end
 LAST_LINES = 40
-REPORT_LINES = 25  # the first of a sanitizer's report: both accesses of a race, or the leak's place
+REPORT_LINES = 25  # the first of a sanitizer's report, and as many of the last ones
 LINE_CHARACTERS = 500  # of one of them
 
 # The mark of a test that judged for itself: GoogleTest, Python's unittest and our scripts. One that
@@ -64,11 +64,15 @@ def outcome(case):
 
 
 def telling_lines(case):
-    """Returns the lines of a failed test that tell most, each line moved in. They are the first of
-    a sanitizer's report, or the last that it printed."""
+    """Returns the lines of a failed test that tell most, each line moved in. They are the last that
+    it printed, and before them the first of a sanitizer's report."""
     lines = (case.findtext("system-out") or "").rstrip().splitlines()
     report = next((at for at, line in enumerate(lines) if SANITIZER_REPORT.search(line)), None)
-    told = lines[-LAST_LINES:] if report is None else lines[report:][:REPORT_LINES]
+    told = lines[-LAST_LINES:]
+    if report is not None and report < len(lines) - 2 * REPORT_LINES:
+        told = [*lines[report : report + REPORT_LINES], "[…]", *lines[-REPORT_LINES:]]
+    elif report is not None:
+        told = lines[report:]
     return ["    " + line[:LINE_CHARACTERS] for line in told]
 
 

@@ -75,11 +75,12 @@ class Summary(unittest.TestCase):
                                       "failed: release: b", "1 passed, 1 failed, 0 skipped"])
 
     def test_a_sanitizers_report_shows_how_it_begins(self):
-        printed = "\n".join(["before", "WARNING: ThreadSanitizer: data race", *(f"line {number}" for number in range(40))])
+        printed = "\n".join(["before", "WARNING: ThreadSanitizer: data race", *(f"line {number}" for number in range(60))])
         case = f'<testcase name="b" status="fail"><failure message=""/><system-out>{printed}\n</system-out></testcase>'
         lines = self.summarize(PASSED, case)[1]
         self.assertEqual(lines[1:3], ["    WARNING: ThreadSanitizer: data race", "    line 0"])
-        self.assertEqual(lines[25:27], ["    line 23", f"release: 1 passed, 1 failed, 0 skipped; {NOTHING_OF_THE_ENGINE}"])
+        self.assertEqual(lines[25:28], ["    line 23", "    […]", "    line 35"])
+        self.assertEqual(lines[51:53], ["    line 59", f"release: 1 passed, 1 failed, 0 skipped; {NOTHING_OF_THE_ENGINE}"])
 
     def test_what_passes_alone_is_unsteady(self):
         late = FAILED.replace("<system-out/>", "<system-out>[  FAILED  ] B.b\n</system-out>")

@@ -50,8 +50,10 @@ class AloneCollective final : public Collective {
     return ++launched_;
   }
   Ticket launch_all_to_all(Flat flat, std::span<const Transfer> transfers) override {
+    auto* const data = static_cast<std::byte*>(flat.data);
+    const std::size_t size = size_of(flat.dtype);
     for (const Transfer& one : all_to_all_of(flat, transfers, 1).transfers)
-      copy_elements(flat, one, static_cast<const std::byte*>(flat.data));
+      std::memcpy(data + one.target * size, data + one.begin * size, (one.end - one.begin) * size);
     return ++launched_;
   }
   void progress() override {}

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -172,12 +171,6 @@ OperationKind LaunchRequest::kind() const {
 std::uint64_t LaunchRequest::hash() const {
   if (sharing == Sharing::kAllReduce) return 0;
   return sharing == Sharing::kAllToAll ? hash_of_transfers(transfers) : hash_of(parts);
-}
-
-void copy_elements(const Flat& flat, const Transfer& one, const std::byte* from) {
-  const std::size_t size = size_of(flat.dtype);
-  std::memcpy(static_cast<std::byte*>(flat.data) + one.target * size, from + one.begin * size,
-              (one.end - one.begin) * size);
 }
 
 LaunchRequest all_reduce_of(Reduction reduction) { return {.reduction = reduction}; }

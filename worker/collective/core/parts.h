@@ -52,7 +52,4 @@ LaunchRequest reduce_scatter_of(const Flat& flat, std::span<const Part> parts, R
 LaunchRequest all_gather_of(const Flat& flat, std::span<const Part> parts, int ranks);
 LaunchRequest all_to_all_of(const Flat& flat, std::span<const Transfer> transfers, int ranks);
 
-// Copies a transfer's elements into the receiver's `flat`. `from`: the first byte of the sender's.
-void copy_elements(const Flat& flat, const Transfer& one, const std::byte* from);
-
 }  // namespace ddprun::worker

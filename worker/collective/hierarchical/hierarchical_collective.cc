@@ -16,6 +16,7 @@
 #include "worker/collective/core/operation_ring.h"
 #include "worker/collective/core/parts.h"
 #include "worker/collective/core/reached.h"
+#include "worker/collective/kernels/copy_kernels.h"
 #include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/tcp/tcp_memory.h"
 
@@ -210,7 +211,7 @@ class HierarchicalCollective final : public Collective {
   int local_rank_of(int rank) const { return rank % parts_.host->world_size(); }
   Ticket reduce_among_hosts(const Sum& sum, OwnedChunk chunk);
   Ticket gather_among_hosts(Sum& sum, OwnedChunk chunk);
-  Ticket exchange_among_hosts(const Sum& sum, const OwnedChunk& chunk);
+  Ticket send_among_hosts(const Sum& sum, const OwnedChunk& chunk);
 
   bool on_this_host(int rank) const { return host_of(rank) == parts_.peers->rank(); }
   // The next step of a rank.
@@ -270,7 +271,7 @@ void HierarchicalCollective::go_among_hosts() {
       sum.among_hosts = gather_among_hosts(sum, std::move(chunk));
       return;
     case Sharing::kAllToAll:
-      sum.among_hosts = exchange_among_hosts(sum, chunk);
+      sum.among_hosts = send_among_hosts(sum, chunk);
       return;
     case Sharing::kAllReduce:
     case Sharing::kReduceScatter:
@@ -311,14 +312,12 @@ Ticket HierarchicalCollective::gather_among_hosts(Sum& sum, OwnedChunk chunk) {
 
 // Each rank gets its elements over its own link. Those with its local rank on the other hosts read
 // them there, in the memory of whoever gives them.
-Ticket HierarchicalCollective::exchange_among_hosts(const Sum& sum, const OwnedChunk& chunk) {
+Ticket HierarchicalCollective::send_among_hosts(const Sum& sum, const OwnedChunk& chunk) {
   const auto hosts = static_cast<std::size_t>(parts_.peers->world_size());
   TcpRoutes routes{std::vector<TcpScattered>(hosts), std::vector<TcpScattered>(hosts),
                    sum.request.hash()};
-  const int local_ranks = parts_.host->world_size();
   const auto buffer_of = [&](int from) {
-    const int place = (local_rank_of(from) + local_ranks - parts_.host->rank()) % local_ranks;
-    return chunk.buffers[static_cast<std::size_t>(place)];
+    return chunk.buffer_of(local_rank_of(from), parts_.host->rank());
   };
   const std::size_t size = size_of(sum.flat.dtype);
   for (const Transfer& one : sum.request.transfers) {

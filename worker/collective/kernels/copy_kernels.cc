@@ -36,4 +36,10 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   std::memcpy(to + head + lines, from + head + lines, bytes - head - lines);
 }
 
+void copy_elements(const Flat& flat, const Transfer& one, const std::byte* from) {
+  const std::size_t size = size_of(flat.dtype);
+  copy_bytes(static_cast<std::byte*>(flat.data) + one.target * size, from + one.begin * size,
+             (one.end - one.begin) * size);
+}
+
 }  // namespace ddprun::worker

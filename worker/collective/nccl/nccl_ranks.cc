@@ -222,14 +222,14 @@ Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& 
 }
 
 // The current stream goes on when it is done; the host at once.
-void NcclRanks::do_in_order(const Movement& transfer, std::size_t bytes,
+void NcclRanks::do_in_order(const Movement& movement, std::size_t bytes,
                             const Communicator::Call& call, const std::function<void()>& after) {
   check();
   if (capturing())
-    return capture_operation(transfer.doing, call, nullptr).hold(parts_.program.current());
+    return capture_operation(movement.doing, call, nullptr).hold(parts_.program.current());
   refuse_in_a_capture("a transfer of another stream");
-  const auto operation = watcher_->begin(transfer.kind, bytes, Dtype::kUInt8, transfer.peer);
-  const auto work = launch_operation(operation, transfer.doing, call, after);
+  const auto operation = watcher_->begin(movement.kind, bytes, Dtype::kUInt8, movement.peer);
+  const auto work = launch_operation(operation, movement.doing, call, after);
   work->done().hold(parts_.program.current());
 }
 
@@ -288,12 +288,12 @@ ncclResult_t NcclRanks::call(const Flat& flat, const LaunchRequest& request,
     case Sharing::kAllToAll:
       break;
   }
-  return exchange(flat, request.transfers, comm);
+  return all_to_all(flat, request.transfers, comm);
 }
 
 // A rank's transfers to itself are plain copies.
-ncclResult_t NcclRanks::exchange(const Flat& flat, const std::vector<Transfer>& transfers,
-                                 ncclComm_t comm) const {
+ncclResult_t NcclRanks::all_to_all(const Flat& flat, const std::vector<Transfer>& transfers,
+                                   ncclComm_t comm) const {
   const auto place_of = [&](const Transfer& one) {
     return Piece(flat, one.target, one.target + (one.end - one.begin));
   };
@@ -333,11 +333,11 @@ void NcclRanks::wait(Ticket ticket) {
 
 // NCCL takes no mixture of registered and plain memory in a call (its guide, "User Buffer
 // Registration"). Here each rank gives what it has. So registered memory travels as a plain copy.
-void NcclRanks::transfer(const Flat& flat, const Movement& transfer, const TransferCall& call) {
+void NcclRanks::transfer(const Flat& flat, const Movement& movement, const TransferCall& call) {
   const OnGpu here(job().gpu);
   const std::size_t bytes = flat.bytes();
   if (!memory_.is_registered(flat)) {
-    return do_in_order(transfer, bytes,
+    return do_in_order(movement, bytes,
                        [&](ncclComm_t comm) { return call(flat.data, bytes, comm); });
   }
   check();
@@ -348,13 +348,13 @@ void NcclRanks::transfer(const Flat& flat, const Movement& transfer, const Trans
                "copy on the GPU");
   };
   const auto send_copy = [&](ncclComm_t comm) {
-    if (transfer.reads) move(copy.get(), flat.data);
+    if (movement.reads) move(copy.get(), flat.data);
     return call(copy.get(), bytes, comm);
   };
   const auto take_copy = [&] {
-    if (transfer.writes) move(flat.data, copy.get());
+    if (movement.writes) move(flat.data, copy.get());
   };
-  do_in_order(transfer, bytes, send_copy, take_copy);
+  do_in_order(movement, bytes, send_copy, take_copy);
 }
 
 void NcclRanks::broadcast(Flat flat, int root) {

@@ -98,15 +98,15 @@ class NcclRanks final : public Collective {
   const NcclJob& job() const { return parts_.job; }
   Ticket launch(const Flat& flat, const LaunchRequest& request);
   ncclResult_t call(const Flat& flat, const LaunchRequest& request, ncclComm_t comm) const;
-  ncclResult_t exchange(const Flat& flat, const std::vector<Transfer>& transfers,
-                        ncclComm_t comm) const;
+  ncclResult_t all_to_all(const Flat& flat, const std::vector<Transfer>& transfers,
+                          ncclComm_t comm) const;
   void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
   Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call,
                         const std::function<void()>& after = {});
   Event capture_operation(const char* doing, const Communicator::Call& call,
                           std::shared_ptr<std::byte> memory);
-  void transfer(const Flat& flat, const Movement& transfer, const TransferCall& call);
-  void do_in_order(const Movement& transfer, std::size_t bytes, const Communicator::Call& call,
+  void transfer(const Flat& flat, const Movement& movement, const TransferCall& call);
+  void do_in_order(const Movement& movement, std::size_t bytes, const Communicator::Call& call,
                    const std::function<void()>& after = {});
   bool capturing() const;
   void refuse_in_a_capture(const char* what) const;

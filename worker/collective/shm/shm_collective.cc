@@ -124,7 +124,6 @@ class ShmCollective final : public HostCollective {
   const SumSlot& sum(Ticket ticket) { return peers_.mine().sums[ticket % kSumSlots]; }
   std::uint32_t latest(Counter RankArea::*counter) const;
   void do_share(Ticket ticket);
-  void take(const Flat& flat, const Transfer& one);
   std::vector<std::byte*> buffers_of(const SumSlot& sum, std::size_t first,
                                      std::size_t begin) const;
   void check_same_sum(Ticket ticket, const SumSlot& mine);
@@ -260,13 +259,6 @@ void ShmCollective::note_added(Ticket ticket) {
   advance(peers_.mine().summed, ticket);
 }
 
-// Copies what another rank, or this one, gives to this one.
-void ShmCollective::take(const Flat& flat, const Transfer& one) {
-  const std::size_t element = size_of(flat.dtype);
-  copy_bytes(static_cast<std::byte*>(flat.data) + one.target * element,
-             memory_of(flat, one.from) + one.begin * element, (one.end - one.begin) * element);
-}
-
 // A reduce-scatter and an all-to-all read the other buffers and write this rank's; an all-gather
 // the other way round. No rank touches the elements of another one's parts.
 void ShmCollective::do_share(Ticket ticket) {
@@ -275,7 +267,8 @@ void ShmCollective::do_share(Ticket ticket) {
   const OwnedChunk chunk = owned_chunk(ticket);
   if (here.sharing == Sharing::kAllReduce)
     reduce_to_all(chunk.buffers, chunk.count, chunk.dtype, here.reduction);
-  for (const Transfer& one : share.transfers) take(share.flat, one);
+  for (const Transfer& one : share.transfers)
+    copy_elements(share.flat, one, chunk.buffer_of(one.from, rank()));
   for (const RingPiece& piece : share.pieces) {
     const std::size_t begin = piece.bytes.begin;
     if (here.sharing == Sharing::kAllGather) {

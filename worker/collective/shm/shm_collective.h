@@ -33,6 +33,12 @@ struct OwnedChunk {
   std::size_t begin = 0;  // elements of the flat before it
   std::size_t count = 0;  // elements
   Dtype dtype = Dtype::kFloat32;
+
+  // The buffer of a rank of the host. `own`: the rank here.
+  std::byte* buffer_of(int rank, int own) const {
+    const auto ranks = static_cast<int>(buffers.size());
+    return buffers[static_cast<std::size_t>((rank + ranks - own) % ranks)];
+  }
 };
 
 // Sums that the caller adds, for collectives that reduce over other ranks as well before a host

@@ -41,6 +41,19 @@ const char* kind_of_sum(Reduction reduction) {
   return "does something of another version with";
 }
 
+const char* deed_of(const SumSlot& sum) {
+  switch (sum.sharing) {
+    case Sharing::kAllGather:
+      return "gives parts of";
+    case Sharing::kAllToAll:
+      return "gives others";
+    case Sharing::kAllReduce:
+    case Sharing::kReduceScatter:
+      break;
+  }
+  return kind_of_sum(sum.reduction);
+}
+
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
@@ -52,9 +65,7 @@ std::string text_of(const std::vector<std::byte>& blob) {
 }  // namespace
 
 std::string describe(const SumSlot& sum) {
-  const bool gathers = sum.sharing == Sharing::kAllGather;
-  return fmt::format("{} {} elements of type {} at byte {}{}{}",
-                     gathers ? "gives parts of" : kind_of_sum(sum.reduction), sum.count,
+  return fmt::format("{} {} elements of type {} at byte {}{}{}", deed_of(sum), sum.count,
                      name_of(sum.dtype), sum.offset_bytes,
                      sum.sharing == Sharing::kReduceScatter ? ", each part for its owner" : "",
                      sum.adder == Adder::kCaller ? ", with other hosts" : "");

@@ -13,6 +13,7 @@
 #include "worker/collective/core/parts.h"
 #include "worker/collective/core/reached.h"
 #include "worker/collective/core/split.h"
+#include "worker/collective/kernels/copy_kernels.h"
 #include "worker/collective/tcp/tcp_connect.h"
 #include "worker/collective/tcp/tcp_memory.h"
 #include "worker/collective/tcp/tcp_peers.h"
@@ -49,10 +50,10 @@ class MeshCollective final : public TcpCollective {
     return launch(flat, reduce_scatter_of(flat, parts, reduction, world_size()), nullptr);
   }
   Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
-    return exchange(flat, all_gather_of(flat, parts, world_size()));
+    return send_along(flat, all_gather_of(flat, parts, world_size()));
   }
   Ticket launch_all_to_all(Flat flat, std::span<const Transfer> transfers) override {
-    return exchange(flat, all_to_all_of(flat, transfers, world_size()));
+    return send_along(flat, all_to_all_of(flat, transfers, world_size()));
   }
   Ticket launch(Flat flat, LaunchRequest request, std::unique_ptr<TcpFeed> feed) override;
   Ticket launch(Flat flat, OperationKind kind, TcpRoutes routes) override;
@@ -95,9 +96,7 @@ class MeshCollective final : public TcpCollective {
     if (launched_ - done_ >= kLaunchedMax) wait(done_ + 1);
   }
   Ticket add(Sum sum);
-  Ticket exchange(const Flat& flat, const LaunchRequest& request) {
-    return launch(flat, request.kind(), tcp_routes_of(flat, request, job_.rank, job_.ranks));
-  }
+  Ticket send_along(const Flat& flat, const LaunchRequest& request);
   std::unique_ptr<TcpOperation> operation_of(Flat flat, LaunchRequest request,
                                              std::unique_ptr<TcpFeed> feed);
   void run(std::unique_ptr<TcpOperation> operation);
@@ -147,7 +146,16 @@ Ticket MeshCollective::launch(Flat flat, OperationKind kind, TcpRoutes routes) {
   make_room();
   auto memory = memory_.hold(flat);
   const OperationHead head = begin({.kind = kind, .flat = flat, .parts = routes.hash});
-  return add({std::move(memory), tcp_exchange(head, std::move(routes))});
+  return add({std::move(memory), tcp_along(head, std::move(routes))});
+}
+
+Ticket MeshCollective::send_along(const Flat& flat, const LaunchRequest& request) {
+  const auto memory = memory_.hold(flat);  // throws before anything is written
+  for (const Transfer& one : request.transfers) {
+    if (one.from == rank() && one.to == rank())
+      copy_elements(flat, one, static_cast<const std::byte*>(flat.data));
+  }
+  return launch(flat, request.kind(), tcp_routes_of(flat, request, rank(), world_size()));
 }
 
 Ticket MeshCollective::add(Sum sum) {
@@ -160,6 +168,8 @@ Ticket MeshCollective::add(Sum sum) {
 
 std::unique_ptr<TcpOperation> MeshCollective::operation_of(Flat flat, LaunchRequest request,
                                                            std::unique_ptr<TcpFeed> feed) {
+  DDPRUN_ASSERT(request.sharing == Sharing::kAllReduce ||
+                request.sharing == Sharing::kReduceScatter);
   TcpShared shared{bytes_of(flat), std::move(request), std::move(feed)};
   Reduction& reduction = shared.request.reduction;
   const bool adds = is_sum(reduction) || reduction == Reduction::kAverage;

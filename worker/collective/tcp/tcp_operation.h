@@ -101,7 +101,7 @@ std::unique_ptr<TcpOperation> tcp_reduce_as_bfloat16(const OperationHead& head, 
                                                      TcpShared shared, TcpScratch& scratch);
 
 // All-gather and all-to-all: each rank sends to each other what its routes say.
-std::unique_ptr<TcpOperation> tcp_exchange(const OperationHead& head, TcpRoutes routes);
+std::unique_ptr<TcpOperation> tcp_along(const OperationHead& head, TcpRoutes routes);
 
 inline constexpr std::size_t kWindowBytes = std::size_t{1} << 20;
 

@@ -22,9 +22,8 @@ void add_transfers(TcpRoutes& routes, const Flat& flat, std::span<const Transfer
                    int rank) {
   routes.out.resize(routes.in.size());
   for (const Transfer& one : transfers) {
-    if (one.from == rank && one.to == rank) {
-      copy_elements(flat, one, static_cast<const std::byte*>(flat.data));
-    } else if (one.from == rank) {
+    if (one.from == one.to) continue;
+    if (one.from == rank) {
       routes.out[static_cast<std::size_t>(one.to)].add(bytes_of(flat, one.begin, one.end));
     } else if (one.to == rank) {
       const std::size_t end = one.target + (one.end - one.begin);

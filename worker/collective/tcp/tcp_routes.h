@@ -47,7 +47,7 @@ struct TcpRoutes {
   const TcpScattered& to(std::size_t peer) const { return out.size() == 1 ? out[0] : out[peer]; }
 };
 
-// The routes of `rank` in an all-gather or an all-to-all. Copies what it gives to itself.
+// The routes of `rank` in an all-gather or an all-to-all, without what it gives to itself.
 TcpRoutes tcp_routes_of(const Flat& flat, const LaunchRequest& request, int rank, int ranks);
 
 }  // namespace ddprun::worker

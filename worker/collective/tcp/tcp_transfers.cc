@@ -116,9 +116,9 @@ class TcpBroadcast final : public TcpOperation {
   std::vector<Counts> counts_;  // by rank
 };
 
-class TcpExchange final : public TcpOperation {
+class TcpAlongRoutes final : public TcpOperation {
  public:
-  TcpExchange(const OperationHead& head, TcpRoutes routes)
+  TcpAlongRoutes(const OperationHead& head, TcpRoutes routes)
       : TcpOperation(head), routes_(std::move(routes)), counts_(routes_.in.size()) {}
 
   std::span<const std::byte> to_send(std::size_t peer) const override {
@@ -231,8 +231,8 @@ std::unique_ptr<TcpOperation> tcp_broadcast(const OperationHead& head, TcpPlace 
   return std::make_unique<TcpBroadcast>(head, place, data);
 }
 
-std::unique_ptr<TcpOperation> tcp_exchange(const OperationHead& head, TcpRoutes routes) {
-  return std::make_unique<TcpExchange>(head, std::move(routes));
+std::unique_ptr<TcpOperation> tcp_along(const OperationHead& head, TcpRoutes routes) {
+  return std::make_unique<TcpAlongRoutes>(head, std::move(routes));
 }
 
 std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_t peer,

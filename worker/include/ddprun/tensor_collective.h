@@ -14,7 +14,7 @@
 // As with the collective, all ranks must call the same operations in the same order, also wait().
 // Errors of the collective are CollectiveError. A tensor that an operation cannot take is
 // std::invalid_argument, before any other rank has heard of it. One thread at a time: that of the
-// collective. On CUDA nothing blocks the host but all_gather(), and all_to_all() with `rows`.
+// collective. On CUDA nothing blocks the host but all_gather(), and an all-to-all with `rows`.
 // Results are there for the current stream, which must be the same one in all calls.
 #pragma once
 
@@ -26,6 +26,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -51,10 +52,13 @@ class TensorCollective {
       Ticket ticket;
       std::function<void()> take;  // copies what came for this rank out of `memory`
     };
-    const char* operation_ = nullptr;  // null: nothing to wait for
-    std::deque<Piece> pieces_;         // under way
-    std::function<void()> finish_;     // after all pieces
-    std::uint32_t resets_ = 0;         // of the collective, at its launch
+    struct State {
+      const char* operation = "";
+      std::deque<Piece> pieces;      // under way
+      std::function<void()> finish;  // after all pieces; may be empty
+      std::uint32_t resets = 0;      // of the collective, at its launch
+    };
+    std::unique_ptr<State> state_;  // null: nothing to wait for
   };
 
   // Takes the ranks, which must outlive this. Sends nothing.
@@ -73,14 +77,14 @@ class TensorCollective {
   at::Tensor reduce_scatter(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                             const OperationName& name = {});
   // Gives rows of the tensor to all ranks, and returns the rows that they give to this one, by
-  // rank. Rank r gets the next rows[r] of them, which may be 0. Without `rows`, on any rank, each
-  // gets as many. A row must have the same type and sizes on all ranks. Throws CollectiveError on
-  // all ranks if `rows` tells that it has not.
+  // rank. Rank r gets the next rows[r] of them, which may be 0. All ranks give `rows`, or none
+  // does: then each rank gets as many. A row must have the same type and sizes on all ranks. With
+  // `rows` they compare that first, and CollectiveError is thrown on all of them.
   at::Tensor all_to_all(const at::Tensor& tensor, std::span<const std::int64_t> rows = {},
                         const OperationName& name = {});
 
-  // Starts an all_reduce(). Each launch needs the tensor's size once more. Until wait() nobody may
-  // touch the tensors of the call; then the result is there.
+  // Starts an all_reduce(). Until wait() nobody may touch the tensors of the call; then the result
+  // is there. It needs the tensor's size once more, and the launches below what they give and get.
   Work launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                          const OperationName& name = {});
   // Starts an all_gather(). `result` has the tensor's type, and as many elements as all ranks: it
@@ -90,7 +94,9 @@ class TensorCollective {
   // Starts a reduce_scatter(). `result` has the tensor's type, and the elements of one part.
   Work launch_reduce_scatter(const at::Tensor& result, const at::Tensor& tensor,
                              Reduction reduction = Reduction::kSum, const OperationName& name = {});
-  // Starts an all_to_all(). `result` has the tensor's type, and the rows that come.
+  // Starts an all_to_all(). `result` has the tensor's type, and the rows that come. It shares no
+  // memory with the tensor. With `rows` it waits for all ranks, to hear who gives how many. All
+  // ranks need the memory of the one that gives and gets most.
   Work launch_all_to_all(const at::Tensor& result, const at::Tensor& tensor,
                          std::span<const std::int64_t> rows = {}, const OperationName& name = {});
   // Waits until the results are there. Does nothing the second time.
@@ -107,7 +113,6 @@ class TensorCollective {
 
  private:
   struct Plan;
-  struct Exchange;
   // By rank that gives, and by rank that gets.
   using Rows = std::vector<std::vector<std::int64_t>>;
 
@@ -123,13 +128,15 @@ class TensorCollective {
                        const OperationName& name);
   Plan plan_reduce_scatter(const at::Tensor& result, const at::Tensor& tensor, Reduction reduction,
                            const OperationName& name);
-  Plan plan_all_to_all(const at::Tensor& result, const at::Tensor& tensor, const Rows& rows,
+  Plan plan_all_gather_into(const at::Tensor& result, const at::Tensor& tensor,
+                            const OperationName& name);
+  Plan plan_all_to_all(const at::Tensor& result, const at::Tensor& tensor, Rows rows,
                        const OperationName& name);
   Rows rows_of_all(const at::Tensor& tensor, std::span<const std::int64_t> rows,
                    std::int64_t wanted);
   Work start(const Plan& plan);
   void run(const Plan& plan);
-  void wait_for_piece(Work& launched);
+  void wait_for_first(std::deque<Work::Piece>& under_way);
   void require_alike(const at::Tensor& tensor);
   void drop_void_staging();
   at::Tensor take_staging(std::size_t bytes);

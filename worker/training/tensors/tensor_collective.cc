@@ -1,15 +1,13 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/view_as_real.h>
 #include <ddprun/tensor_collective.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -140,41 +138,43 @@ void TensorCollective::check_rows(const at::Tensor& tensor, const char* operatio
 
 TensorCollective::Work TensorCollective::start(const Plan& plan) {
   Work launched;
-  launched.operation_ = plan.operation;
-  launched.finish_ = plan.finish;
-  launched.resets_ = resets_;
+  launched.state_ = std::make_unique<Work::State>();
+  launched.state_->operation = plan.operation;
+  launched.state_->finish = plan.finish;
+  launched.state_->resets = resets_;
   for (std::int64_t piece = 0; piece < plan.pieces; ++piece)
-    launched.pieces_.push_back(plan.launch(piece));
+    launched.state_->pieces.push_back(plan.launch(piece));
   return launched;
 }
 
 // A large tensor travels in pieces, few at a time.
 void TensorCollective::run(const Plan& plan) {
-  Work launched;
+  std::deque<Work::Piece> under_way;
   for (std::int64_t piece = 0; piece < plan.pieces; ++piece) {
-    launched.pieces_.push_back(plan.launch(piece));
-    if (launched.pieces_.size() == kPiecesUnderWay) wait_for_piece(launched);
+    under_way.push_back(plan.launch(piece));
+    if (under_way.size() == kPiecesUnderWay) wait_for_first(under_way);
   }
-  while (!launched.pieces_.empty()) wait_for_piece(launched);
+  while (!under_way.empty()) wait_for_first(under_way);
   if (plan.finish) plan.finish();
 }
 
-void TensorCollective::wait_for_piece(Work& launched) {
-  auto& [memory, ticket, take] = launched.pieces_.front();
+void TensorCollective::wait_for_first(std::deque<Work::Piece>& under_way) {
+  auto& [memory, ticket, take] = under_way.front();
   ranks_.wait(ticket);
   take();
   keep_staging(std::move(memory));
-  launched.pieces_.pop_front();
+  under_way.pop_front();
 }
 
 void TensorCollective::wait(Work& launched) {
-  if (launched.operation_ == nullptr) return;
-  if (launched.resets_ != ranks_.resets())
+  if (!launched.state_) return;
+  Work::State& state = *launched.state_;
+  if (state.resets != ranks_.resets())
     throw CollectiveError(
-        fmt::format("wait: a reset() since has given this {} up", launched.operation_));
+        fmt::format("wait: a reset() since has given this {} up", state.operation));
   const at::NoGradGuard no_grad;
-  while (!launched.pieces_.empty()) wait_for_piece(launched);
-  if (launched.finish_) launched.finish_();
+  while (!state.pieces.empty()) wait_for_first(state.pieces);
+  if (state.finish) state.finish();
   launched = Work();
 }
 
@@ -225,16 +225,11 @@ std::vector<at::Tensor> TensorCollective::all_gather(const at::Tensor& tensor,
 TensorCollective::Work TensorCollective::launch_all_gather(const at::Tensor& result,
                                                            const at::Tensor& tensor,
                                                            const OperationName& name) {
-  const std::int64_t ranks = ranks_.world_size();
   check_device(tensor, "all_gather");
-  check_result(result, tensor, ranks * tensor.numel(), "all_gather");
+  check_result(result, tensor, ranks_.world_size() * tensor.numel(), "all_gather");
   const at::NoGradGuard no_grad;
   drop_void_staging();
-  const at::Tensor row = is_plain(result) ? result.detach() : plain(result).clone();
-  const auto rows = row.view({ranks, tensor.numel()}).unbind();
-  Plan plan = plan_all_gather(rows, tensor, name);
-  if (!is_plain(result)) plan.finish = [row, target = result.detach()] { target.copy_(row); };
-  return start(plan);
+  return start(plan_all_gather_into(result, tensor, name));
 }
 
 at::Tensor TensorCollective::reduce_scatter(const at::Tensor& tensor, Reduction reduction,
@@ -290,13 +285,13 @@ at::Tensor TensorCollective::all_to_all(const at::Tensor& tensor,
                                         const OperationName& name) {
   check_device(tensor, "all_to_all");
   const at::NoGradGuard no_grad;
-  const Rows all = rows_of_all(tensor, rows, -1);
+  Rows all = rows_of_all(tensor, rows, -1);
   drop_void_staging();
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
   sizes[0] = 0;
   for (const auto& from : all) sizes[0] += from[static_cast<std::size_t>(ranks_.rank())];
   at::Tensor result = at::empty(sizes, tensor.options());
-  run(plan_all_to_all(result, tensor, all, name));
+  run(plan_all_to_all(result, tensor, std::move(all), name));
   return result;
 }
 
@@ -312,10 +307,13 @@ TensorCollective::Work TensorCollective::launch_all_to_all(const at::Tensor& res
                                             description_of(result), description_of(tensor)));
   if (rows.empty()) check_result(result, tensor, tensor.numel(), "all_to_all");
   check_result(result, tensor, result.numel(), "all_to_all");
+  const auto overlap = at::get_overlap_status(result, tensor);
+  if (overlap == at::MemOverlapStatus::Full || overlap == at::MemOverlapStatus::Partial)
+    refuse_tensor("all_to_all", "the result shares memory with the tensor: give another one");
   const at::NoGradGuard no_grad;
-  const Rows all = rows_of_all(tensor, rows, result.size(0));
+  Rows all = rows_of_all(tensor, rows, result.size(0));
   drop_void_staging();
-  return start(plan_all_to_all(result, tensor, all, name));
+  return start(plan_all_to_all(result, tensor, std::move(all), name));
 }
 
 void TensorCollective::broadcast(const at::Tensor& tensor, int root, const OperationName& name) {

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "worker/collective/kernels/bfloat16_kernels.h"
+#include "worker/collective/kernels/copy_kernels.h"
 #include "worker/collective/kernels/ring_order.h"
 
 namespace ddprun::worker {
@@ -196,7 +197,7 @@ TEST_P(TcpOperations, PartsAreReducedAndSharedAsTheWhole) {
       scatters.push_back(tcp_reduce(
           head_of(OperationKind::kReduceScatter, flat.bytes(), Dtype::kFloat32), {rank, world},
           {bytes_of(data[rank]), reduce_scatter_of(flat, parts, Reduction::kSum, ranks)}, scratch));
-      gathers.push_back(tcp_exchange(
+      gathers.push_back(tcp_along(
           head_of(OperationKind::kAllGather, flat.bytes(), Dtype::kFloat32),
           tcp_routes_of(flat, all_gather_of(flat, parts, ranks), static_cast<int>(rank), ranks)));
     }
@@ -232,15 +233,18 @@ TEST_P(TcpOperations, TransfersGoToTheirPlaces) {
   for (std::size_t rank = 0; rank < world; ++rank)
     data.push_back(numbers_of(rank, 2 * kHalf + 1000));
   const auto before = data;
-  Operations exchanges;
+  Operations all;
   for (int rank = 0; rank < ranks; ++rank) {
     auto& numbers = data[static_cast<std::size_t>(rank)];
     const Flat flat{numbers.data(), numbers.size(), Dtype::kFloat32};
-    exchanges.push_back(
-        tcp_exchange(head_of(OperationKind::kAllToAll, flat.bytes(), Dtype::kFloat32),
-                     tcp_routes_of(flat, all_to_all_of(flat, transfers, ranks), rank, ranks)));
+    for (const Transfer& one : transfers) {
+      if (one.from == rank && one.to == rank) copy_elements(flat, one, bytes_of(numbers).data());
+    }
+    all.push_back(
+        tcp_along(head_of(OperationKind::kAllToAll, flat.bytes(), Dtype::kFloat32),
+                  tcp_routes_of(flat, all_to_all_of(flat, transfers, ranks), rank, ranks)));
   }
-  run(exchanges, static_cast<unsigned>(world));
+  run(all, static_cast<unsigned>(world));
   auto wanted = before;
   for (const Transfer& one : transfers) {
     const auto& from = before[static_cast<std::size_t>(one.from)];

@@ -76,6 +76,7 @@ TEST(TensorCollective, ServeAnInferenceModeAndTheStepsAfterIt) {
       const auto all = tensors.all_gather(torch::full({3}, collective.rank()));
       EXPECT_TRUE(at::equal(all[1], torch::full({3}, 1)));
       tensors.all_reduce(torch::ones({3}));
+      EXPECT_TRUE(at::equal(tensors.all_to_all(torch::ones({2})), torch::ones({2})));
     }
     const at::Tensor sum = torch::ones({3});
     tensors.all_reduce(sum);
@@ -110,6 +111,12 @@ TEST(TensorCollective, WaitOnceForEach) {
     tensor.fill_(5);
     tensors.wait(launched);  // nothing
     EXPECT_EQ(first_of(tensor), 5.0F);
+    auto moved = tensors.launch_all_reduce(tensor);
+    auto there = std::move(moved);
+    tensors.wait(moved);  // NOLINT(bugprone-use-after-move): nothing
+    EXPECT_EQ(first_of(tensor), 5.0F);
+    tensors.wait(there);
+    EXPECT_EQ(first_of(tensor), 10.0F);
     TensorCollective::Work none;
     tensors.wait(none);
   });
@@ -161,6 +168,12 @@ TEST(TensorCollective, LeaveTheGraphAlone) {
     EXPECT_TRUE(weight.requires_grad());
     EXPECT_EQ(first_of(weight), 2.0F);
     EXPECT_FALSE(tensors.all_gather(weight)[0].requires_grad());
+    const at::Tensor rows = torch::ones(2, torch::requires_grad());
+    EXPECT_FALSE(tensors.all_to_all(rows).requires_grad());
+    const at::Tensor result = torch::zeros(2, torch::requires_grad());
+    auto launched = tensors.launch_all_to_all(result, rows);
+    tensors.wait(launched);
+    EXPECT_TRUE(at::equal(result, torch::ones(2)));
   });
 }
 
@@ -394,6 +407,44 @@ TEST(TensorCollective, LaunchEachOperationAndWaitLater) {
   });
 }
 
+TEST(TensorCollective, LaunchMoreThanOnePiece) {
+  run_torch_ranks(2, [](Collective& collective) {
+    TensorCollective tensors(collective);
+    const int rank = collective.rank();
+    constexpr std::int64_t kMost = (std::int64_t{10} << 20) + 6;  // of two: 80 MiB
+    const auto of = [&](int from) { return torch::arange(2 * kMost, torch::kFloat) + 3 * from; };
+    const at::Tensor mine = of(rank);
+    const at::Tensor sum = mine.clone();
+    const at::Tensor part = torch::zeros({kMost});
+    const at::Tensor half = mine.narrow(0, 0, kMost).clone();
+    const at::Tensor gathered = torch::zeros({2 * kMost});
+    const at::Tensor rows = torch::zeros({2 * kMost});
+    std::vector<TensorCollective::Work> launched;
+    launched.push_back(tensors.launch_all_reduce(sum));
+    launched.push_back(tensors.launch_reduce_scatter(part, mine));
+    launched.push_back(tensors.launch_all_gather(gathered, half));
+    launched.push_back(tensors.launch_all_to_all(rows, mine));
+    for (auto& one : launched) tensors.wait(one);
+    const at::Tensor both = of(0) + of(1);
+    EXPECT_TRUE(at::equal(sum, both));
+    EXPECT_TRUE(at::equal(part, both.narrow(0, rank * kMost, kMost)));
+    EXPECT_TRUE(
+        at::equal(gathered, torch::cat({of(0).narrow(0, 0, kMost), of(1).narrow(0, 0, kMost)})));
+    EXPECT_TRUE(at::equal(rows, torch::cat({of(0).narrow(0, rank * kMost, kMost),
+                                            of(1).narrow(0, rank * kMost, kMost)})));
+  });
+}
+
+// A rank that brings nothing is told by the others, and tells them.
+TEST(TensorCollective, TellAllRanksOfOneThatBringsNothing) {
+  run_torch_ranks(2, [](Collective& collective) {
+    TensorCollective tensors(collective);
+    const std::int64_t elements = collective.rank() == 0 ? 0 : 4;
+    const at::Tensor mine = torch::ones({elements});
+    expect_words(message_of([&] { tensors.all_to_all(mine); }), "they do different things");
+  });
+}
+
 // Before any rank has heard of it: the ranks go on.
 TEST(TensorCollective, RefuseResultsAndRowsThatDoNotFit) {
   run_torch_ranks(2, [](Collective& collective) {
@@ -424,6 +475,8 @@ TEST(TensorCollective, RefuseResultsAndRowsThatDoNotFit) {
                    tensors.launch_all_to_all(torch::ones({4, 2}), mine);
                  }),
                  "all_to_all: the result is Float [4, 2], and rows of Float [4, 3] come");
+    expect_words(message_of([&] { tensors.launch_all_to_all(mine, mine); }),
+                 "all_to_all: the result shares memory with the tensor");
     tensors.all_to_all(mine);
   });
 }
