@@ -1,5 +1,5 @@
 // The pieces in which a large all-to-all of bytes travels. Each rank copies what it gives in a
-// piece to the begin of some memory, and gets the others' bytes behind that. Pure.
+// piece to the begin of some memory. The others' bytes come behind that. Pure.
 #pragma once
 
 #include <ddprun/collective.h>
