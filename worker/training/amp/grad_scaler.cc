@@ -31,6 +31,17 @@ void check(const GradScalerOptions& options) {
         static_cast<double>(options.growth_interval), "1 or more steps");
 }
 
+// The numbers that the gradients of a device share.
+struct DeviceNumbers {
+  at::Tensor found;  // 1 if one of them is not finite, else 0
+  at::Tensor inverse_scale;
+};
+
+DeviceNumbers numbers_on(const at::Device& device, double scale) {
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  return {at::zeros({1}, options), at::full({1}, 1.0 / scale, options)};
+}
+
 // PyTorch's scale is a float32.
 double rounded(double scale) { return static_cast<double>(static_cast<float>(scale)); }
 
@@ -61,14 +72,15 @@ bool GradScaler::unscale(const std::vector<at::Tensor>& parameters) {
     kinds[{gradient.device().str(), gradient.scalar_type()}].push_back(
         gradient.is_sparse() ? gradient._values() : gradient);
   }
-  double infinities = 0;
+  // The host waits once for a device, behind all of its kinds.
+  std::map<std::string, DeviceNumbers> devices;
   for (auto& [kind, gradients] : kinds) {
-    const auto options = at::TensorOptions().dtype(at::kFloat).device(gradients.front().device());
-    at::Tensor found = at::zeros({1}, options);
-    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found,
-                                                   at::full({1}, 1.0 / scale_, options));
-    infinities += found.item<double>();
+    DeviceNumbers& numbers = devices[kind.first];
+    if (!numbers.found.defined()) numbers = numbers_on(gradients.front().device(), scale_);
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, numbers.found, numbers.inverse_scale);
   }
+  double infinities = 0;
+  for (const auto& [name, numbers] : devices) infinities += numbers.found.item<double>();
   if (agreement_ != nullptr) {
     std::vector<double> all{infinities};
     agreement_->sum(all);

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/worker/counted_operations.h"
 #include "tests/worker/torch_ranks.h"
 
 namespace ddprun::worker {
@@ -163,6 +164,27 @@ TEST(GradScaler, GivesTheGradientsOfTheLoss) {
     // The scale is a power of two.
     EXPECT_TRUE(torch::equal(gradients[0], gradients[1]));
   });
+}
+
+TEST(GradScaler, ReadsOneNumberForAllTypesOfGradients) {
+  const std::vector types{at::kFloat, at::kDouble, at::kBFloat16};
+  // Each type in turn has the infinity, and then none has it.
+  for (std::size_t infinite = 0; infinite <= types.size(); ++infinite) {
+    std::vector<at::Tensor> parameters;
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      parameters.push_back(torch::ones({2}, types[i]).requires_grad_(true));
+      const double number = i == infinite ? std::numeric_limits<double>::infinity() : 64.0;
+      parameters.back().mutable_grad() = torch::full({2}, number, types[i]);
+    }
+    GradScaler scaler({.initial_scale = 32});
+    const CountedOperations counted;
+    EXPECT_EQ(scaler.unscale(parameters), infinite == types.size());
+    EXPECT_EQ(counted.of("item"), 1) << "on a GPU the host waits there";
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      if (i == infinite) continue;
+      EXPECT_TRUE(torch::equal(parameters[i].grad(), torch::full({2}, 2.0, types[i])));
+    }
+  }
 }
 
 TEST(GradScaler, RanksThatHoldPartsAgree) {
