@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/worker/counted_operations.h"
 #include "tests/worker/gpu/one_gpu.h"
 #include "worker/checkpoint/module_values.h"
 
@@ -147,6 +148,23 @@ TEST_F(PrecisionOnGpu, AnInfinityLeavesTheStepOutAndHalvesTheScale) {
   EXPECT_TRUE(step(1));
   EXPECT_NE(checksum(*net), stepped);
   EXPECT_EQ(scaler.scale(), 512);
+}
+
+TEST_F(PrecisionOnGpu, TheScalerReadsOneNumberAndClippingNone) {
+  auto net = small_net();
+  DataParallel parallel(net.ptr(), ranks());
+  SGD optimizer(net->parameters(), SGD::Options(0.1).momentum(0.9));
+  GradScaler scaler({.initial_scale = 1024});
+  for (int pass = 0; pass < 3; ++pass) {
+    optimizer.zero_grad();
+    scaler.scale(loss_of(parallel.forward(net, samples_of(pass)))).backward();
+    const CountedOperations counted;
+    EXPECT_TRUE(scaler.unscale(net->parameters()));
+    EXPECT_TRUE(clip_grad_norm(net->parameters(), 0.01).is_cuda());
+    EXPECT_TRUE(scaler.step(parallel, optimizer));
+    EXPECT_EQ(counted.of("item"), 1);
+    EXPECT_NEAR(clip_grad_norm(net->parameters(), 1e6).item<double>(), 0.01, 1e-5);
+  }
 }
 
 TEST_F(PrecisionOnGpu, MastersKeepFloat32) {

@@ -93,6 +93,15 @@ std::vector<at::Tensor> stepped_tensors(Optimizer& optimizer) {
   return tensors;
 }
 
+// Scales the gradients of these parameters so that the norm over all of them is `max_norm` at most.
+// Call it behind backward(), and behind GradScaler::unscale(). It is Python's clip_grad_norm_() of
+// torch.nn.utils, with its bits if the gradients have one dtype. They must be dense. `norm_type`:
+// the order of the norm, also infinity. Returns the norm from before, on the device of the first
+// gradient. The host waits for no GPU until it reads that. This rank alone. All ranks hold the same
+// averages, so they clip alike. It does not go with ZeroOptimizer::reduce_scatter().
+at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                          double norm_type = 2.0);
+
 // Gives rank `root`'s state to all ranks: momenta, counts of steps, and options like the learning
 // rate. Ranks that come later need it (DataParallel::resize). All must call it, with optimizers of
 // one kind over the same parameters, on the training thread. Errors are CollectiveError, or
