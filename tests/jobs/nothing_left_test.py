@@ -38,13 +38,15 @@ while True:
 """
 
 
+NO_CGROUPS = ("for at in $(grep -o '^cgroup2 [^ ]*' /proc/mounts | cut -d' ' -f2); "
+              'do umount -l "$at" || exit 125; done')
+
+
 class NothingLeft(JobTest):
     def prefixes(self):
         """As the host is, and without version 2 of the cgroups, where that can be hidden."""
         yield "host", ()
-        hidden = ("unshare", "--mount", "sh", "-c",
-                  "for at in $(grep -o '^cgroup2 [^ ]*' /proc/mounts | cut -d' ' -f2); "
-                  'do umount -l "$at" || exit 125; done; exec "$@"', "sh")
+        hidden = ("unshare", "--mount", "sh", "-c", NO_CGROUPS + '; exec "$@"', "sh")
         if os.geteuid() == 0 and self.start("/bin/true", prefix=hidden).finish()[0] == 0:
             yield "no cgroup v2", hidden
         else:
@@ -200,9 +202,9 @@ while :; do sleep 0.05; done
         # Until then it has the job's lock.
         wait_until(lambda: state_of(agent) in ("Z", None), "the agent's end")
 
-    def sweep_by_another_start(self, gone):
+    def sweep_by_another_start(self, gone, prefix=()):
         # Lives for as long as its look takes.
-        next_start = self.start(self.worker(SLEEPER, "sleeper.sh"))
+        next_start = self.start(self.worker(SLEEPER, "sleeper.sh"), prefix=prefix)
         self.heard(1)
         gone()
         self.stop(next_start)
@@ -307,41 +309,47 @@ while :; do sleep 0.05; done
         job.wait_gone()
         self.sweep_by_another_start(lambda: wait_until(lambda: not memory(), "nothing in /dev/shm"))
 
+    def start_killed(self):
+        """A job whose launcher was killed, and what it left: its lock, and how to start on its host.
+        That has a /dev/shm of its own: starts of other tests would sweep there. It has no cgroup v2:
+        a start that sees no process would end those of the job's cgroup."""
+        host = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none /dev/shm && {NO_CGROUPS}; exec "$@"', "sh")
+        job = self.start_escaping(host)
+        launcher = job.pid
+        workers = [job.worker(rank) for rank in range(2)]
+        self.kill_both(launcher)
+        job.process.wait()
+        wait_until(lambda: all(state_of(pid) in ("Z", None) for pid in workers), "the workers' end")
+        self.addCleanup(lambda: [os.kill(pid, signal.SIGKILL) for pid in job.processes()])
+        stays = next(pid for pid in job.processes() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        (lock,) = pathlib.Path(f"/proc/{stays}/root/dev/shm").glob(f"ddprun_lock-*-{launcher}-*")
+        return job, lock, ("nsenter", "--mount", "--target", str(stays))
+
+    def start_unseeing(self, there):
+        """A start in a pid namespace below, as in a container that shares /dev/shm."""
+        inside = (*there, "unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+        self.assertEqual(self.run_job("--no-python", "sleep", "0.5", prefix=inside)[0], 0)
+
     @unittest.skipUnless(subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0,
                          "needs root for a pid namespace")
     def test_a_start_that_does_not_see_the_processes_leaves_them_to_one_that_does(self):
-        """Containers that share /dev/shm: the first start is in a pid namespace below."""
-        for name, prefix in self.prefixes():
-            with self.subTest(name):
-                job = self.start_escaping(prefix)
-                (lock,) = memory_of(job.pid, "ddprun_lock-")
-                self.kill_both(job.pid)
-                job.process.wait()
-                inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-                self.assertEqual(self.run_job("--no-python", "sleep", "0.5", prefix=inside)[0], 0)
-                self.assertTrue(lock.exists())
-                self.sweep_by_another_start(lambda: job.wait_gone(DEADLINE))
+        job, lock, there = self.start_killed()
+        self.start_unseeing(there)
+        self.assertTrue(lock.exists())
+        self.sweep_by_another_start(lambda: job.wait_gone(DEADLINE), prefix=there)
 
     @unittest.skipUnless(subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0,
                          "needs root for a pid namespace")
     def test_a_lock_that_nobody_can_judge_goes_after_a_day(self):
-        job = self.start_escaping(())
-        (lock,) = memory_of(job.pid, "ddprun_lock-")
-        self.kill_both(job.pid)
-        job.process.wait()
-        self.addCleanup(lambda: [os.kill(pid, signal.SIGKILL) for pid in job.processes()])
-        inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-
-        def look():
-            self.assertEqual(self.run_job("--no-python", "sleep", "0.5", prefix=inside)[0], 0)
-
-        look()
+        job, lock, there = self.start_killed()
+        self.start_unseeing(there)
         os.utime(lock, (time.time() - 23 * 3600,) * 2)
-        look()
+        self.start_unseeing(there)
         self.assertTrue(lock.exists())
         os.utime(lock, (time.time() - 25 * 3600,) * 2)
-        look()
+        self.start_unseeing(there)
         self.assertFalse(lock.exists())
+        self.assertNotEqual(job.processes(), [])
 
     def test_an_orphan_that_ends_is_reaped_while_a_shell_is_waited_for(self):
         """The shell dies of the request to end; it counts as running until its group is empty."""
