@@ -310,9 +310,9 @@ while :; do sleep 0.05; done
         self.sweep_by_another_start(lambda: wait_until(lambda: not memory(), "nothing in /dev/shm"))
 
     def start_killed(self):
-        """A job whose launcher was killed, and what it left: its lock, and how to start on its host.
-        That has a /dev/shm of its own: starts of other tests would sweep there. It has no cgroup v2:
-        a start that sees no process would end those of the job's cgroup."""
+        """A job whose launcher was killed, its lock, and how to start on its host. That has a
+        /dev/shm of its own: starts of other tests would sweep there. It has no cgroup v2: a start
+        that sees no process would end those of the job's cgroup."""
         host = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none /dev/shm && {NO_CGROUPS}; exec "$@"', "sh")
         job = self.start_escaping(host)
         launcher = job.pid
