@@ -48,6 +48,18 @@ class KindsOfRanks : public ::testing::TestWithParam<Kind> {
   std::unique_ptr<Exchanges> exchanges_;
 };
 
+// Says whether a rank was told that another one has ended.
+inline bool says_gone(const std::string& message) {
+  return message.find("has ended") != std::string::npos ||
+         message.find("has left") != std::string::npos;
+}
+
+// Says whether a rank was told that ranks do different things. Those that hear of it from others
+// are told that these have ended.
+inline bool says_unlike(const std::string& message) {
+  return message.find("they do different things") != std::string::npos || says_gone(message);
+}
+
 inline auto all_kinds() {
   return ::testing::Values(Kind{"alone", {1, 1}, false}, Kind{"shm_1", {1, 1}, false},
                            Kind{"shm_2", {1, 2}, false}, Kind{"shm_3", {1, 3}, false},

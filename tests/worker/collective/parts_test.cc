@@ -289,11 +289,7 @@ TEST_P(Parts, ThatAreUnlikeEndAllRanks) {
         ranks.wait((last ? unlike.last : unlike.first)(ranks, flat, parts));
         ranks.barrier();
       });
-      // Those that hear of it from others are told so.
-      const bool told = message.find("they do different things") != std::string::npos ||
-                        message.find("has ended") != std::string::npos ||
-                        message.find("has left") != std::string::npos;
-      EXPECT_TRUE(told) << message;
+      EXPECT_TRUE(says_unlike(message)) << message;
     });
   }
 }
@@ -311,9 +307,7 @@ TEST_P(Parts, NoticeARankThatDies) {
                            : ranks.launch_reduce_scatter(flat, parts, Reduction::kSum));
         ranks.barrier();
       });
-      const bool told = message.find("has ended") != std::string::npos ||
-                        message.find("has left") != std::string::npos;
-      EXPECT_TRUE(told) << message;
+      EXPECT_TRUE(says_gone(message)) << message;
     });
     for (std::size_t rank = 0; rank < statuses.size(); ++rank) {
       if (rank != 1) {

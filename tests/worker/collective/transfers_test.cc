@@ -197,11 +197,7 @@ TEST_P(Transfers, ThatAreUnlikeEndAllRanks) {
           ranks.name() == "shm") {
         EXPECT_NE(message.find("gives others 100 elements"), std::string::npos) << message;
       }
-      // Those that hear of it from others are told so.
-      const bool told = message.find("they do different things") != std::string::npos ||
-                        message.find("has ended") != std::string::npos ||
-                        message.find("has left") != std::string::npos;
-      EXPECT_TRUE(told) << message;
+      EXPECT_TRUE(says_unlike(message)) << message;
     });
   }
 }
@@ -222,9 +218,7 @@ TEST_P(Transfers, NoticeARankThatDies) {
         ranks.wait(ranks.launch_all_to_all(flat, transfers));
         ranks.barrier();
       });
-      const bool told = message.find("has ended") != std::string::npos ||
-                        message.find("has left") != std::string::npos;
-      EXPECT_TRUE(told) << message;
+      EXPECT_TRUE(says_gone(message)) << message;
     });
     for (std::size_t rank = 0; rank < statuses.size(); ++rank) {
       if (rank != 1) {

@@ -10,6 +10,27 @@ std::int64_t in_units(std::int64_t bytes) {
   return (bytes + AllToAllPieces::kUnit - 1) / AllToAllPieces::kUnit * AllToAllPieces::kUnit;
 }
 
+// The begin of the first range, if there is one.
+struct Places {
+  std::int64_t whole;
+  std::int64_t memory;
+};
+
+// The ranges of a rank with each other one, in order. `all`: the bytes of the two. `in_piece`: how
+// many of them travel in the piece.
+template <typename All, typename InPiece>
+std::vector<AllToAllPieces::Range> ranges(std::int64_t ranks, Places next, const All& all,
+                                          const InPiece& in_piece) {
+  std::vector<AllToAllPieces::Range> found;
+  for (std::int64_t other = 0; other < ranks; ++other) {
+    const std::int64_t length = in_piece(other);
+    if (length > 0) found.push_back({next.whole, next.memory, length});
+    next.whole += all(other);
+    next.memory += in_units(length);
+  }
+  return found;
+}
+
 }  // namespace
 
 AllToAllPieces::AllToAllPieces(Matrix bytes, std::int64_t most) : bytes_(std::move(bytes)) {
@@ -78,30 +99,17 @@ std::vector<Transfer> AllToAllPieces::transfers(std::int64_t piece) const {
 
 std::vector<AllToAllPieces::Range> AllToAllPieces::gives(std::int64_t rank,
                                                          std::int64_t piece) const {
-  std::vector<Range> ranges;
-  std::int64_t whole = 0;
-  std::int64_t memory = 0;
-  for (std::int64_t to = 0; to < ranks(); ++to) {
-    if (const std::int64_t count = length(rank, to, piece); count > 0)
-      ranges.push_back({whole + piece * block_, memory, count});
-    whole += between(rank, to);
-    memory += room(rank, to, piece);
-  }
-  return ranges;
+  return ranges(
+      ranks(), {piece * block_, 0}, [&](std::int64_t to) { return between(rank, to); },
+      [&](std::int64_t to) { return length(rank, to, piece); });
 }
 
 std::vector<AllToAllPieces::Range> AllToAllPieces::gets(std::int64_t rank,
                                                         std::int64_t piece) const {
-  std::vector<Range> ranges;
-  std::int64_t whole = 0;
-  std::int64_t memory = room_given(rank, piece);
-  for (std::int64_t from = 0; from < ranks(); ++from) {
-    if (const std::int64_t count = length(from, rank, piece); count > 0)
-      ranges.push_back({whole + piece * block_, memory, count});
-    whole += between(from, rank);
-    memory += room(from, rank, piece);
-  }
-  return ranges;
+  return ranges(
+      ranks(), {piece * block_, room_given(rank, piece)},
+      [&](std::int64_t from) { return between(from, rank); },
+      [&](std::int64_t from) { return length(from, rank, piece); });
 }
 
 AllToAllPieces::Own AllToAllPieces::own(std::int64_t rank) const {
