@@ -3,8 +3,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,11 +20,16 @@ class Transfers : public KindsOfRanks {};
 
 constexpr std::size_t kElements = 70'001;
 
-// The bytes of a rank before the transfers: no two elements in line are alike.
-std::vector<std::byte> bytes_of(int rank, std::size_t bytes) {
-  std::mt19937 random(static_cast<unsigned>(rank + 1));
-  std::vector<std::byte> made(bytes);
-  std::ranges::generate(made, [&] { return static_cast<std::byte>(random()); });
+// The bytes of each rank before the transfers: no two elements in line are alike.
+std::vector<std::vector<std::byte>> bytes_of_ranks(int ranks) {
+  std::vector<std::vector<std::byte>> made;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::mt19937_64 random(static_cast<unsigned>(rank + 1));
+    std::vector<std::uint64_t> words(kElements);
+    std::ranges::generate(words, random);
+    const auto bytes = std::as_bytes(std::span(words));
+    made.emplace_back(bytes.begin(), bytes.end());
+  }
   return made;
 }
 
@@ -73,12 +80,17 @@ std::vector<std::vector<Transfer>> patterns(int ranks, std::size_t count) {
   return {even(ranks, count), spread, collected, {}, wild(ranks, count, 1), wild(ranks, count, 2)};
 }
 
+// The bytes of `rank` after the transfers. `before`: of all ranks.
 std::vector<std::byte> expected_of(int rank, const std::vector<Transfer>& transfers,
-                                   std::size_t count, std::size_t size) {
-  auto bytes = bytes_of(rank, count * size);
+                                   const Flat& flat,
+                                   const std::vector<std::vector<std::byte>>& before) {
+  const std::size_t size = size_of(flat.dtype);
+  const auto& mine = before[static_cast<std::size_t>(rank)];
+  std::vector<std::byte> bytes(flat.bytes());
+  std::memcpy(bytes.data(), mine.data(), bytes.size());
   for (const Transfer& one : transfers) {
     if (one.to != rank) continue;
-    const auto theirs = bytes_of(one.from, count * size);
+    const auto& theirs = before[static_cast<std::size_t>(one.from)];
     std::memcpy(bytes.data() + one.target * size, theirs.data() + one.begin * size,
                 (one.end - one.begin) * size);
   }
@@ -86,18 +98,19 @@ std::vector<std::byte> expected_of(int rank, const std::vector<Transfer>& transf
 }
 
 TEST_P(Transfers, GiveEachElementToItsPlace) {
-  run_ranks(options(), [](Collective& ranks) {
+  const auto before = bytes_of_ranks(GetParam().ranks());
+  run_ranks(options(), [&](Collective& ranks) {
     const auto memory = ranks.allocate(kElements * 8 + 64);
     for (const std::size_t count : {kElements, std::size_t{16}, std::size_t{0}}) {
       for (int type = 0; type < 8; ++type) {
         const auto dtype = static_cast<Dtype>(type);
         const Flat flat{memory.get() + 64, count, dtype};
         for (const auto& transfers : patterns(ranks.world_size(), count)) {
-          const auto before = bytes_of(ranks.rank(), flat.bytes());
-          std::ranges::copy(before, memory.get() + 64);
+          std::memcpy(flat.data, before[static_cast<std::size_t>(ranks.rank())].data(),
+                      flat.bytes());
           ranks.wait(ranks.launch_all_to_all(flat, transfers));
-          const auto expected = expected_of(ranks.rank(), transfers, count, size_of(dtype));
-          ASSERT_TRUE(std::equal(expected.begin(), expected.end(), memory.get() + 64))
+          const auto expected = expected_of(ranks.rank(), transfers, flat, before);
+          ASSERT_EQ(std::memcmp(expected.data(), flat.data, expected.size()), 0)
               << name_of(dtype) << ", " << count << " elements, " << transfers.size()
               << " transfers";
           ranks.barrier();
