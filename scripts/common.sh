@@ -2,10 +2,12 @@
 # many compilers may run at once, and how build/ is configured.
 
 # step TEXT…: says what is about to happen, with the seconds since the command began. DDPRUN_STARTED
-# is handed down to scripts that a command calls, so that all count from one moment.
+# is handed down to scripts that a command calls, so that all count from one moment. So is
+# DDPRUN_STEPS, a file that gets the lines, too.
 export DDPRUN_STARTED="${DDPRUN_STARTED:-$(date +%s)}"
 step() {
-  printf '[%4d s] %s\n' "$(($(date +%s) - DDPRUN_STARTED))" "$*"
+  printf '[%4d s] %s\n' "$(($(date +%s) - DDPRUN_STARTED))" "$*" |
+    tee -a "${DDPRUN_STEPS:-/dev/null}"
 }
 
 fail() {

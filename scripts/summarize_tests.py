@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Counts the results of several ctest runs: summarize_tests.py NAME=RESULTS.xml …
+"""Counts the results of several ctest runs: summarize_tests.py [--steps FILE] NAME=RESULTS.xml …
 
 Prints each skipped test with its reason, and each failed one with the last lines that it printed. A
 sanitizer's report shows its first lines.
 Prints a line for each run with its counts and how many of those are tests of the engine
 (`worker/`). Prints the names of the failed ones again, and, as the last line, `N passed, N failed,
-N skipped`. A run without results (its build failed) counts as one failed test. A green line must
-mean that everything was there. Exit code 0 only if nothing failed and something passed.
+N skipped`. `--steps` names the file of the steps (scripts/common.sh): the line before that says in
+which second each began. A run without results (its build failed) counts as one failed test. A green
+line must mean that everything was there. Exit code 0 only if nothing failed and something passed.
 
 If `again.xml` lies beside the results, a few failed tests ran once more, alone. One that passed
 then is named as unsteady, with what it printed first, and counts as passed. It stays failed if its
@@ -128,8 +129,15 @@ def counts_of(results):
     return ", ".join(f"{count} {state}" for state, count in counts.items()), counts
 
 
+def seconds_of_steps(path):
+    """A line of what `step` in common.sh has written: second, step."""
+    steps = re.findall(r"^\[ *(\d+) s\] (.*)$", pathlib.Path(path).read_text(), re.MULTILINE)
+    return "seconds: " + ", ".join(f"{second} {step}" for second, step in steps)
+
+
 def main(arguments):
-    runs = [argument.partition("=") for argument in arguments]
+    steps = arguments[1] if arguments[:1] == ["--steps"] else None
+    runs = [argument.partition("=") for argument in arguments[2 if steps else 0 :]]
     results_of = {name: read_run(name, path) for name, _, path in runs}
     results = [result for found in results_of.values() for result in found]
     for wanted in ("skipped", "unsteady", "failed"):
@@ -145,6 +153,8 @@ def main(arguments):
         print(f"unsteady: {test}: it failed at first, and passed when it ran alone")
     for test in tests_that("failed", results):
         print(f"failed: {test}")
+    if steps:
+        print(seconds_of_steps(steps))
     line, counts = counts_of(results)
     print(line)
     return 0 if counts["failed"] == 0 and counts["passed"] > 0 else 1

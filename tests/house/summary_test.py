@@ -61,6 +61,17 @@ class Summary(unittest.TestCase):
                                       "failed: tsan: process.worker_shm_test.Ranks/ShmRanks.SumInRingOrder/2",
                                       "4 passed, 1 failed, 1 skipped"])
 
+    def test_the_line_before_the_last_says_when_each_step_began(self):
+        with tempfile.TemporaryDirectory() as folder:
+            steps, results = pathlib.Path(folder) / "steps", pathlib.Path(folder) / "results.xml"
+            steps.write_text("[   0 s] looking for what is missing\n[1240 s] release: built\n")
+            results.write_text(f'<testsuite name="x">{PASSED}</testsuite>')
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                summarize_tests.main(["--steps", str(steps), f"release={results}"])
+        self.assertEqual(printed.getvalue().splitlines()[-2:],
+                         ["seconds: 0 looking for what is missing, 1240 release: built", "1 passed, 0 failed, 0 skipped"])
+
     def test_a_failure_is_named_and_fails(self):
         self.assertEqual(self.summarize(PASSED, FAILED), (1, ["failed: release: b: Timeout",
                                                               f"release: 1 passed, 1 failed, 0 skipped; {NOTHING_OF_THE_ENGINE}",
