@@ -1,5 +1,5 @@
-// A kind of device that has streams, and nothing else, for machines without a GPU. As with CUDA
-// each thread has current ones.
+// A kind of device that has streams and events, and nothing else, for machines without a GPU. As
+// with CUDA each thread has current streams. A test moves the time, of the host and of the device.
 #pragma once
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -32,13 +32,36 @@ class StreamsAlone final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream next) const override {
     return stream(next.device(), std::exchange(of(next.device()), next.id()));
   }
+  void record(void** event, const c10::Stream& /*stream*/, c10::DeviceIndex /*device*/,
+              c10::EventFlag /*flag*/) const override {
+    if (*event == nullptr) *event = new Mark;
+    static_cast<Mark*>(*event)->at_ms = launched_ms;
+  }
+  bool queryEvent(void* event) const override {
+    ++queries;
+    return static_cast<Mark*>(event)->at_ms <= reached_ms;
+  }
+  double elapsedTime(void* first, void* second, c10::DeviceIndex /*device*/) const override {
+    return static_cast<Mark*>(second)->at_ms - static_cast<Mark*>(first)->at_ms;
+  }
+  void destroyEvent(void* event, c10::DeviceIndex /*device*/) const noexcept override {
+    delete static_cast<Mark*>(event);
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
 
   static c10::Stream stream(c10::Device device, c10::StreamId id) {
     return c10::Stream(c10::Stream::UNSAFE, device, id);
   }
 
+  // How long the work takes that the streams hold, and how far they have come, in milliseconds.
+  static inline double launched_ms = 0;
+  static inline double reached_ms = 0;
+  static inline int queries = 0;  // of events
+
  private:
+  struct Mark {
+    double at_ms = 0;
+  };
   static constexpr c10::DeviceIndex kDevices = 2;
   static c10::StreamId& of(c10::Device device) {
     return streams.at(static_cast<std::size_t>(device.index()));

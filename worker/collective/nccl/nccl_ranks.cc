@@ -158,17 +158,17 @@ void NcclRanks::check() {
 // Memory is freed here and not by the watcher. To free memory may wait for the GPU, and so for a
 // peer. A capture that is over needs no order any more.
 void NcclRanks::let_go() {
-  if (capturing() || is_captured(stream_)) return;
+  if (is_capturing() || is_captured(stream_)) return;
   std::erase_if(sums_, [](const Sum& sum) { return sum.captured.has_value(); });
   while (!sums_.empty() && watcher_->over(*sums_.front().work)) sums_.pop_front();
   dropped_->collect();
 }
 
 // The program captures what its stream gets from now on.
-bool NcclRanks::capturing() const { return is_captured(parts_.program.current()); }
+bool NcclRanks::is_capturing() const { return is_captured(parts_.program.current()); }
 
 void NcclRanks::refuse_in_a_capture(const char* what) const {
-  if (!capturing() && !is_captured(stream_)) return;
+  if (!is_capturing() && !is_captured(stream_)) return;
   throw CollectiveError(fmt::format(
       "rank {}: {} while its stream is captured: a graph cannot hold it. Call it before "
       "the capture",
@@ -225,7 +225,7 @@ Event NcclRanks::capture_operation(const char* doing, const Communicator::Call& 
 void NcclRanks::do_in_order(const Movement& movement, std::size_t bytes,
                             const Communicator::Call& call, const std::function<void()>& after) {
   check();
-  if (capturing())
+  if (is_capturing())
     return capture_operation(movement.doing, call, nullptr).hold(parts_.program.current());
   refuse_in_a_capture("a transfer of another stream");
   const auto operation = watcher_->begin(movement.kind, bytes, Dtype::kUInt8, movement.peer);
@@ -248,7 +248,7 @@ Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
   check();
   const Communicator::Call call_nccl = [&](ncclComm_t comm) { return call(flat, request, comm); };
   auto memory = memory_.owner_of(flat);
-  if (capturing()) {
+  if (is_capturing()) {
     Event captured = capture_operation(doing(request), call_nccl, std::move(memory));
     sums_.push_back({++launched_, nullptr, nullptr, std::move(captured)});
     return launched_;
@@ -324,7 +324,7 @@ void NcclRanks::wait(Ticket ticket) {
       sums_, [ticket](const Sum& sum) { return !reached(ticket, sum.ticket); });
   if (later == sums_.begin()) return;
   const Sum& last = *std::prev(later);
-  if (!last.captured && capturing()) {
+  if (!last.captured && is_capturing()) {
     if (watcher_->over(*last.work)) return;
     refuse_in_a_capture("wait() for a sum that was launched before");
   }

@@ -42,6 +42,7 @@ class NcclRanks final : public Collective {
   int world_size() const override { return job().ranks; }
   Device device() const override { return Device::kCuda; }
   std::string_view name() const override { return "nccl"; }
+  bool is_capturing() const override;
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
   Ticket launch(Flat flat, Reduction reduction) override {
@@ -108,7 +109,6 @@ class NcclRanks final : public Collective {
   void transfer(const Flat& flat, const Movement& movement, const TransferCall& call);
   void do_in_order(const Movement& movement, std::size_t bytes, const Communicator::Call& call,
                    const std::function<void()>& after = {});
-  bool capturing() const;
   void refuse_in_a_capture(const char* what) const;
   std::vector<std::byte> gather_equal(std::span<const std::byte> mine, const Work& work);
   void let_go();

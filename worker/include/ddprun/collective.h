@@ -128,8 +128,8 @@ struct Transfer {
 using Ticket = std::uint32_t;
 
 // The operations of a job's ranks together, as the head of this file says. All ranks must call
-// them. These concern one rank alone: rank(), world_size(), device(), name(), progress(), check(),
-// memory_of(), resets() and flight_record().
+// them. These concern one rank alone: rank(), world_size(), device(), name(), is_capturing(),
+// progress(), check(), memory_of(), resets() and flight_record().
 class Collective {
  public:
   Collective() = default;
@@ -147,6 +147,9 @@ class Collective {
   virtual Device device() const = 0;
   // Returns the implementation's name, a text that lives as long as the program.
   virtual std::string_view name() const = 0;  // "alone", "shm", "tcp", "hierarchical", "nccl"
+
+  // Says whether a CUDA graph captures what the current stream gets. This rank alone.
+  virtual bool is_capturing() const { return false; }
 
   // Returns new memory of this rank: `bytes` long, zeroed, 64-byte aligned, on device(). All ranks
   // must call it, with the same number. On CUDA it is for the current stream's later work. Only

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "worker/training/data_parallel/bucket_plan.h"
-#include "worker/training/data_parallel/log_record.h"
 
 namespace ddprun::worker {
 

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "worker/collective/core/record_file.h"
 #include "worker/training/data_parallel/gradient_reducer.h"
+#include "worker/training/data_parallel/log_record.h"
 #include "worker/training/data_parallel/malloc_settings.h"
 #include "worker/training/data_parallel/module_state.h"
 #include "worker/training/data_parallel/output_sink.h"

@@ -50,7 +50,8 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
       hooks_(std::span(compared_).first(buckets_.sizes().size()),
              [this](std::size_t parameter) { on_gradient(parameter); }),
       origins_(std::span(compared_).first(buckets_.sizes().size())),
-      weights_(compared_, collective, options_.alike) {
+      weights_(compared_, collective, options_.alike),
+      times_(buckets_.parameters().front().tensor.device(), collective) {
   const auto& parameters_here = buckets_.parameters();
   if (options_.graph != GraphMode::kDefault)
     used_.emplace(parameters_here.size(), parameters_here.front().tensor.device(), collective_);
@@ -65,7 +66,7 @@ void GradientReducer::begin_pass() {
   collective_.check();  // on CUDA the sums may have failed after backward()
   if (pass_.begin() == Pass::BeginResult::kAfterSums) count_step(own_worker_page());
   if (layout_.waits_for_rebuild()) rebuild();
-  times_.mark(PassTimes::Moment::kForwardBegins);
+  times_.begin_pass();
 }
 
 void GradientReducer::check_silent() {
@@ -88,7 +89,7 @@ void GradientReducer::arm(std::span<const at::Tensor> outputs) {
   if (!alone()) origins_.begin(true);
   pass_.arm();
   weights_.count_forward();
-  times_.mark(PassTimes::Moment::kBackwardBegins);
+  times_.mark(PassMoment::kBackwardBegins);
 }
 
 // Sums what the other ranks sum in the pass that this rank has no batch for.
@@ -160,7 +161,7 @@ void GradientReducer::launch_ready_buckets() {
   const std::size_t behind = std::min(names.size(), plan().size()) - 1;
   for (auto bucket = queue_.next_to_launch(); bucket != BucketQueue::kNone;
        bucket = queue_.next_to_launch()) {
-    times_.mark_first(PassTimes::Moment::kSumsBegin);
+    times_.mark_first(PassMoment::kSumsBegin);
     if (bucket == behind) weights_.tell(names[behind]);
     sums_.launch(bucket);
   }
@@ -233,7 +234,7 @@ void GradientReducer::finish() {
 // it at the same place: the collective's operations have one order.
 void GradientReducer::wait_for_sums() {
   const at::NoGradGuard no_grad;
-  times_.mark(PassTimes::Moment::kBackwardEnds);
+  times_.mark(PassMoment::kBackwardEnds);
   const std::size_t count = plan().size();
   for (std::size_t bucket = 0; bucket < count; ++bucket) {
     sums_.complete(bucket);
@@ -246,8 +247,8 @@ void GradientReducer::wait_for_sums() {
     if (readiness_->use_changes()) used_->clear();
   }
   readiness_->end();
-  times_.mark(PassTimes::Moment::kSumsEnd);
-  times_.count_pass();
+  times_.mark(PassMoment::kSumsEnd);
+  times_.end_pass();
 }
 
 void GradientReducer::compare_weights() {
@@ -377,7 +378,7 @@ PassName GradientReducer::name() const {
   return {.number = pass_.armed(), .rank = collective_.rank(), .parameters = buckets_.parameters()};
 }
 
-void GradientReducer::write(LogRecord& record) const {
+void GradientReducer::write(LogRecord& record) {
   layout_.write(record, plan(), buckets_.sizes());
   std::size_t unused_bytes = 0;
   for (const std::size_t parameter : readiness_->unused())

@@ -26,9 +26,9 @@
 #include "worker/training/data_parallel/bucket_queue.h"
 #include "worker/training/data_parallel/bucket_sums.h"
 #include "worker/training/data_parallel/gradient_buckets.h"
-#include "worker/training/data_parallel/log_record.h"
 #include "worker/training/data_parallel/pass.h"
 #include "worker/training/data_parallel/pass_messages.h"
+#include "worker/training/data_parallel/pass_times.h"
 #include "worker/training/data_parallel/readiness.h"
 #include "worker/training/data_parallel/used_map.h"
 #include "worker/training/tensors/averages/gradient_hooks.h"
@@ -104,7 +104,7 @@ class GradientReducer {
   bool restore(const BucketPlan& plan);
 
   // Adds what it knows of the buckets and of the latest pass.
-  void write(LogRecord& record) const;
+  void write(LogRecord& record);
 
   // Gives the pass up. All ranks must call it; those that wait in a sum of it throw first. All
   // gradients are undefined after it. Throws std::runtime_error on all ranks if one of them has

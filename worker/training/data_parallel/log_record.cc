@@ -2,9 +2,10 @@
 
 #include <ddprun/log_record.h>
 
-#include <chrono>
+#include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace ddprun {
 
@@ -19,13 +20,6 @@ std::string LogRecord::to_json() const {
 }  // namespace ddprun
 
 namespace ddprun::worker {
-
-const std::array<PassTimes::Part, 4> PassTimes::kParts{
-    {{"forward_compute_time", Moment::kForwardBegins, Moment::kBackwardBegins},
-     {"backward_compute_time", Moment::kBackwardBegins, Moment::kBackwardEnds},
-     {"backward_comm_time", Moment::kSumsBegin, Moment::kSumsEnd},
-     {"backward_compute_comm_overlap_time", Moment::kSumsBegin, Moment::kBackwardEnds}}};
-
 namespace {
 
 // A key, and the variable it has; some have an older name. In PyTorch those of NCCL and Gloo are
@@ -62,37 +56,6 @@ void write_environment(LogRecord& record) {
     record.texts[key] = value == nullptr ? "N/A" : value;
   }
   record.numbers["gloo_num_threads"] = 0;  // bytes move in the training thread
-}
-
-void PassTimes::mark(Moment moment) {
-  if (moment == Moment::kForwardBegins) moments_.fill(0);
-  moments_[static_cast<std::size_t>(moment)] =
-      std::chrono::steady_clock::now().time_since_epoch().count();
-}
-
-void PassTimes::mark_first(Moment moment) {
-  if (at(moment) == 0) mark(moment);
-}
-
-void PassTimes::count_pass() {
-  ++passes_;
-  for (std::size_t i = 0; i < kParts.size(); ++i) {
-    last_[i] = at(kParts[i].end) - at(kParts[i].begin);
-    totals_[i] += last_[i];
-  }
-}
-
-void PassTimes::write(LogRecord& record) const {
-  auto& numbers = record.numbers;
-  for (std::size_t i = 0; i < kParts.size(); ++i) {
-    numbers[kParts[i].key] = last_[i];
-    numbers[std::string("avg_") + kParts[i].key] = passes_ == 0 ? 0 : totals_[i] / passes_;
-  }
-  numbers["forward_compute_time_start"] = at(Moment::kForwardBegins);
-  numbers["backward_compute_time_start"] = at(Moment::kBackwardBegins);
-  numbers["backward_comm_time_start"] = at(Moment::kSumsBegin);
-  numbers["backward_compute_time_end"] = at(Moment::kBackwardEnds);
-  numbers["backward_comm_time_end"] = at(Moment::kSumsEnd);
 }
 
 }  // namespace ddprun::worker

@@ -21,6 +21,7 @@ class PassingCollective : public Collective {
   int world_size() const override { return inner_.world_size(); }
   Device device() const override { return inner_.device(); }
   std::string_view name() const override { return inner_.name(); }
+  bool is_capturing() const override { return inner_.is_capturing(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
   Ticket launch(Flat flat, Reduction reduction) override { return inner_.launch(flat, reduction); }
   Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,

@@ -1,18 +1,22 @@
 // The record of a run, under PyTorch's keys.
-#include "worker/training/data_parallel/log_record.h"
-
 #include <ddprun/data_parallel.h>
+#include <ddprun/log_record.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/worker/streams_alone.h"
 #include "tests/worker/torch_ranks.h"
+#include "tests/worker/training/data_parallel/counting_collective.h"
+#include "worker/training/data_parallel/pass_times.h"
 
 namespace ddprun::worker {
 namespace {
@@ -183,6 +187,110 @@ TEST(LogRecord, SaysWhatWentWrong) {
     EXPECT_NE(record.texts["error"].find("'rare'"), std::string::npos);
     EXPECT_THROW(parallel.check_reduced(), std::runtime_error);
   });
+}
+
+// The host launches all of a pass in no time; the device takes some milliseconds for each part.
+class OnADevice : public ::testing::Test {
+ protected:
+  struct Ranks final : PassingCollective {
+    explicit Ranks(Collective& inner) : PassingCollective(inner) {}
+    bool is_capturing() const override { return captured; }
+    bool captured = false;
+  };
+
+  void pass(double milliseconds = 1) {
+    times_.begin_pass();
+    for (const auto moment : {PassMoment::kBackwardBegins, PassMoment::kSumsBegin,
+                              PassMoment::kBackwardEnds, PassMoment::kSumsEnd}) {
+      StreamsAlone::launched_ms += milliseconds;
+      times_.mark(moment);
+    }
+    times_.end_pass();
+  }
+  static void reach_all() { StreamsAlone::reached_ms = StreamsAlone::launched_ms; }
+  std::int64_t number(const char* key) {
+    LogRecord record;
+    times_.write(record);
+    return record.numbers[key];
+  }
+
+  const StreamsAlone& device_ = StreamsAlone::registered();
+  std::unique_ptr<Collective> alone_ = make_alone_collective();
+  Ranks ranks_{*alone_};
+  PassTimes times_{{device_.type(), 0}, ranks_};
+};
+
+TEST_F(OnADevice, PassesTakeTheTimeOfTheDevice) {
+  pass();
+  EXPECT_EQ(number("forward_compute_time"), 0) << "the device has not come so far";
+  reach_all();
+  pass(5);
+  EXPECT_EQ(number("forward_compute_time"), 1'000'000);
+  EXPECT_EQ(number("backward_compute_time"), 2'000'000);
+  EXPECT_EQ(number("backward_comm_time"), 2'000'000);
+  EXPECT_EQ(number("backward_compute_comm_overlap_time"), 1'000'000);
+  reach_all();
+  EXPECT_EQ(number("forward_compute_time"), 5'000'000);
+  EXPECT_EQ(number("avg_forward_compute_time"), 3'000'000);
+  EXPECT_GT(number("forward_compute_time_start"), 0) << "by the clock of the host";
+}
+
+TEST_F(OnADevice, PassesDoNotAskTheDevice) {
+  for (int i = 0; i < 30; ++i) pass();
+  reach_all();
+  for (int i = 0; i < 30; ++i) pass();
+  EXPECT_EQ(StreamsAlone::queries, 0);
+  EXPECT_EQ(number("avg_forward_compute_time"), 1'000'000);
+  EXPECT_GT(StreamsAlone::queries, 0);
+}
+
+TEST_F(OnADevice, APassThatFailsIsNotRead) {
+  times_.begin_pass();
+  StreamsAlone::launched_ms += 7;
+  times_.mark(PassMoment::kBackwardBegins);
+  pass();
+  reach_all();
+  EXPECT_EQ(number("avg_forward_compute_time"), 1'000'000);
+}
+
+TEST_F(OnADevice, NothingIsAskedInACapture) {
+  pass();
+  reach_all();
+  ranks_.captured = true;
+  pass(20);
+  EXPECT_EQ(number("forward_compute_time"), 0);
+  EXPECT_EQ(StreamsAlone::queries, 0);
+  ranks_.captured = false;
+  reach_all();
+  EXPECT_EQ(number("forward_compute_time"), 1'000'000);
+  // It begins in the middle of a pass, whose events then have no time.
+  times_.begin_pass();
+  StreamsAlone::launched_ms += 50;
+  ranks_.captured = true;
+  times_.mark(PassMoment::kBackwardBegins);
+  ranks_.captured = false;
+  times_.mark(PassMoment::kSumsEnd);
+  times_.end_pass();
+  reach_all();
+  EXPECT_EQ(number("forward_compute_time"), 1'000'000);
+}
+
+TEST_F(OnADevice, FewPassesAreMeasured) {
+  for (int i = 0; i < 10; ++i) pass(i + 1);
+  for (int i = 10; i < 100; ++i) pass(30);
+  reach_all();
+  EXPECT_EQ(number("forward_compute_time"), 10'000'000) << "the tenth";
+  EXPECT_EQ(number("avg_forward_compute_time"), 5'500'000);
+  pass(40);
+  reach_all();
+  EXPECT_EQ(number("forward_compute_time"), 40'000'000) << "the hundred and first";
+}
+
+// Nobody asks for them, so the oldest ones go.
+TEST_F(OnADevice, FewPassesAreKept) {
+  for (int i = 0; i < 2001; ++i) pass(i < 10 ? 1 : 2);
+  reach_all();
+  EXPECT_EQ(number("avg_forward_compute_time"), 2'000'000);
 }
 
 }  // namespace
