@@ -1,6 +1,7 @@
 #include "worker/training/data_parallel/module_state.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 #include <ddprun/data_parallel.h>
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -196,6 +198,27 @@ at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& packed, std::int
   return packed.narrow(0, offset, bytes_of(tensor)).view(tensor.scalar_type()).view(tensor.sizes());
 }
 
+// Tensors, and their slots in the packed one.
+struct Packing {
+  std::vector<at::Tensor> tensors;
+  std::vector<at::Tensor> slots;
+};
+
+// By dtype and by whether memory is in order: CUDA copies all of one kind at once.
+using Packings = std::map<std::pair<at::ScalarType, bool>, Packing>;
+
+Packings pack_in(const at::Tensor& packed, std::span<const NamedTensor> tensors) {
+  Packings all;
+  std::int64_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    Packing& packing = all[{tensor.scalar_type(), tensor.is_contiguous()}];
+    packing.tensors.push_back(tensor);
+    packing.slots.push_back(slot_for(tensor, packed, offset));
+    offset += packed_bytes(tensor);
+  }
+  return all;
+}
+
 // One transfer of bytes for tensors of all types: in each broadcast all ranks wait for each other.
 // Tensors may lie elsewhere than the collective's memory.
 void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collective, int root,
@@ -205,21 +228,16 @@ void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collecti
   if (total == 0) return;
   const at::Tensor packed =
       at::empty({total}, at::TensorOptions(device_of(collective)).dtype(at::kByte));
-  std::int64_t offset = 0;
+  const Packings packings = pack_in(packed, tensors);
   // The root packs, all broadcast, the others unpack.
   const bool packs = collective.rank() == root;
-  for (const auto& [name, tensor] : tensors) {
-    if (packs) slot_for(tensor, packed, offset).copy_(tensor);
-    offset += packed_bytes(tensor);
+  if (packs) {
+    for (const auto& [kind, packing] : packings) at::_foreach_copy_(packing.slots, packing.tensors);
   }
   collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kUInt8, of},
                        root);
-  offset = 0;
-  for (const auto& [name, tensor] : tensors) {
-    // A copy of the handle, which is not const, has the same memory.
-    if (!packs) at::Tensor(tensor).copy_(slot_for(tensor, packed, offset));
-    offset += packed_bytes(tensor);
-  }
+  if (packs) return;
+  for (const auto& [kind, packing] : packings) at::_foreach_copy_(packing.tensors, packing.slots);
 }
 
 }  // namespace

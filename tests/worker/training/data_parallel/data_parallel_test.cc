@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "tests/worker/counted_operations.h"
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
 
@@ -216,6 +217,25 @@ TEST(Buffers, FollowRankZeroBeforeTheNextSynchronisingForward) {
     EXPECT_EQ(collective.broadcasts, broadcasts + 2);
     forward();
     EXPECT_EQ(collective.broadcasts, broadcasts + 2) << "the forward before did not synchronise";
+  });
+}
+
+// However many there are, one call copies those of a type whose memory is in order.
+TEST(Buffers, ArePackedByType) {
+  run_torch_ranks(2, [](Collective& collective) {
+    torch::nn::Sequential net;
+    for (int i = 0; i < 20; ++i) net->push_back(torch::nn::BatchNorm2d(3));
+    net->register_buffer("transposed", torch::arange(6).to(torch::kFloat).view({2, 3}).t());
+    DataParallel parallel(net.ptr(), collective);
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& buffer : net->buffers()) buffer.add_(collective.rank() + 1);
+    const CountedOperations counted;
+    parallel.before_forward();
+    EXPECT_EQ(counted.of("_foreach_copy_"), 3);
+    EXPECT_EQ(first_of(net->named_buffers()["19.running_mean"]), 1.0F);
+    EXPECT_TRUE(torch::equal(net->named_buffers()["transposed"],
+                             torch::arange(1, 7).to(torch::kFloat).view({2, 3}).t()));
+    parallel.after_forward();
   });
 }
 
