@@ -1,5 +1,6 @@
 #include "worker/training/zero/fused_steps.h"
 
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -8,6 +9,8 @@
 
 #include <algorithm>
 #include <tuple>
+
+#include "worker/training/zero/step_counts.h"
 
 namespace ddprun::worker {
 namespace {
@@ -59,6 +62,7 @@ void FusedSgd::add(const at::Tensor& parameter, at::Tensor* buffer) {
   if (waiting_.contains(parameter.unsafeGetTensorImpl())) step();
   waiting_.insert(parameter.unsafeGetTensorImpl());
   const bool is_first = buffer != nullptr && !buffer->defined();
+  if (is_first) StepCounts::refuse_in_a_capture("the first step of a parameter with momentum");
   Batch& batch = (is_first ? first_ : later_)[{parameter.device(), parameter.scalar_type()}];
   batch.parameters.push_back(parameter);
   batch.gradients.push_back(parameter.grad());
@@ -85,7 +89,7 @@ void FusedSgd::step(const Batch& batch, bool is_first) const {
   for (std::size_t i = 0; i < buffers.size(); ++i) *batch.buffers[i] = buffers[i];
 }
 
-void FusedAdam::add(const AdamNumbers& of, std::int64_t& steps) {
+void FusedAdam::add(const AdamNumbers& of, std::int64_t& steps, const at::Tensor& count) {
   if (waiting_.contains(of.parameter.unsafeGetTensorImpl())) step();
   waiting_.insert(of.parameter.unsafeGetTensorImpl());
   Batch& batch = batches_[{of.parameter.device(), of.parameter.scalar_type()}];
@@ -95,6 +99,7 @@ void FusedAdam::add(const AdamNumbers& of, std::int64_t& steps) {
   batch.squares.push_back(of.squares);
   if (of.most.defined()) batch.most.push_back(of.most);
   batch.steps.push_back(&steps);
+  if (count.defined()) batch.counts.push_back(count);
 }
 
 void FusedAdam::step() {
@@ -104,7 +109,9 @@ void FusedAdam::step() {
 }
 
 void FusedAdam::step(const Batch& batch, at::Device device) const {
-  const auto counts = counts_on(device, batch.steps);
+  const bool is_kept = !batch.counts.empty();
+  const auto counts = is_kept ? batch.counts : counts_on(device, batch.steps);
+  if (is_kept) at::_foreach_add_(counts, 1);
   if (settings_.is_decoupled) {
     at::_fused_adamw_(batch.parameters, batch.gradients, batch.averages, batch.squares, batch.most,
                       counts, settings_.lr, settings_.beta1, settings_.beta2,
@@ -114,6 +121,8 @@ void FusedAdam::step(const Batch& batch, at::Device device) const {
                      counts, settings_.lr, settings_.beta1, settings_.beta2, settings_.weight_decay,
                      settings_.eps, settings_.amsgrad, /*maximize=*/false);
   }
+  // A capture steps nothing.
+  if (is_kept && StepCounts::current()->is_captured()) return;
   for (std::int64_t* const steps : batch.steps) ++*steps;
 }
 

@@ -77,8 +77,9 @@ class FusedAdam {
  public:
   explicit FusedAdam(const AdamSettings& settings) : settings_(settings) {}
   // Adds a parameter. `steps`: the count of its steps so far. step() adds one to it, so it must
-  // live until then. If the parameter waits already, those that wait are stepped before.
-  void add(const AdamNumbers& of, std::int64_t& steps);
+  // live until then. `count`: the same on the parameter's device, where StepCounts keeps it. If the
+  // parameter waits already, those that wait are stepped before.
+  void add(const AdamNumbers& of, std::int64_t& steps, const at::Tensor& count = {});
   // Steps those that wait.
   void step();
 
@@ -86,6 +87,7 @@ class FusedAdam {
   struct Batch {
     std::vector<at::Tensor> parameters, gradients, averages, squares, most;
     std::vector<std::int64_t*> steps;
+    std::vector<at::Tensor> counts;  // of each, or none
   };
 
   void step(const Batch& batch, at::Device device) const;

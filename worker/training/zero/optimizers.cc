@@ -13,6 +13,7 @@
 #include "worker/training/tensors/wrapped_number.h"
 #include "worker/training/zero/blocks.h"
 #include "worker/training/zero/optimizer_steps.h"
+#include "worker/training/zero/step_counts.h"
 
 namespace ddprun {
 
@@ -59,6 +60,7 @@ at::Tensor first_sgd(const at::Tensor& parameter, const torch::optim::SGDOptions
 void step_sgd(const at::Tensor& parameter, const torch::optim::SGDOptions& options,
               at::Tensor* buffer) {
   if (buffer != nullptr && !buffer->defined()) {
+    StepCounts::refuse_in_a_capture("the first step of a parameter with momentum");
     *buffer = first_sgd(parameter, options);
     return;
   }
@@ -115,6 +117,33 @@ AdamSettings settings_of(const Options& options, bool is_decoupled) {
           options.amsgrad(), is_decoupled};
 }
 
+// The count of a parameter's steps on its device. Undefined where the host alone counts.
+at::Tensor count_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                    std::int64_t steps) {
+  StepCounts* const counts = StepCounts::current();
+  return counts == nullptr ? at::Tensor() : counts->of(optimizer, parameter, steps);
+}
+
+// Steps one parameter, or adds it to those that wait in `fused`.
+template <typename State>
+void step_adam(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+               const AdamSettings& settings, StepForm form, FusedAdam& fused) {
+  if (parameter.grad().layout() != at::kStrided)
+    throw std::invalid_argument("Adam does not support sparse gradients");
+  auto& state = state_of<State>(optimizer, parameter);
+  const AdamNumbers of = numbers_of(parameter, state, settings.amsgrad);
+  const std::array all{of.parameter, of.gradient, of.average, of.squares, of.most};
+  if (fits_fused(all, form)) {
+    const at::Tensor count = count_of(optimizer, parameter, state.step());
+    return fused.add(of, state.step(), count);
+  }
+  StepCounts::refuse_in_a_capture("a parameter that no fused kernel of Adam's takes");
+  state.step(state.step() + 1);
+  in_blocks(all, [&](const auto& block) {
+    step_part({block[0], block[1], block[2], block[3], block[4]}, settings, state.step());
+  });
+}
+
 template <typename State, typename Options>
 void step_all_adam(torch::optim::Optimizer& optimizer, bool is_decoupled, StepForm form) {
   for (auto& group : optimizer.param_groups()) {
@@ -122,20 +151,7 @@ void step_all_adam(torch::optim::Optimizer& optimizer, bool is_decoupled, StepFo
         settings_of(static_cast<const Options&>(group.options()), is_decoupled);
     FusedAdam fused(settings);
     for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      if (parameter.grad().layout() != at::kStrided)
-        throw std::invalid_argument("Adam does not support sparse gradients");
-      auto& state = state_of<State>(optimizer, parameter);
-      const AdamNumbers of = numbers_of(parameter, state, settings.amsgrad);
-      const std::array all{of.parameter, of.gradient, of.average, of.squares, of.most};
-      if (fits_fused(all, form)) {
-        fused.add(of, state.step());
-        continue;
-      }
-      state.step(state.step() + 1);
-      in_blocks(all, [&](const auto& block) {
-        step_part({block[0], block[1], block[2], block[3], block[4]}, settings, state.step());
-      });
+      if (parameter.grad().defined()) step_adam<State>(optimizer, parameter, settings, form, fused);
     }
     fused.step();
   }

@@ -3,8 +3,10 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <ddprun/captured_step.h>
 #include <ddprun/comm_hook.h>
 #include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
 #include <fmt/format.h>
 #include <torch/cuda.h>
 #include <torch/torch.h>
@@ -67,7 +69,7 @@ void capture_for(std::chrono::milliseconds duration) {
 struct Trained {
   torch::nn::Sequential net{nullptr};
   std::unique_ptr<DataParallel> parallel;
-  std::unique_ptr<torch::optim::SGD> optimizer;
+  std::unique_ptr<Adam> optimizer;
   at::Tensor samples;
 
   explicit Trained(Collective& ranks) {
@@ -79,8 +81,7 @@ struct Trained {
     samples = torch::randn({64, 784}).to(at::kCUDA);
     parallel = std::make_unique<DataParallel>(net.ptr(), ranks);
     parallel->comm_hook(all_reduce_hook());
-    optimizer = std::make_unique<torch::optim::SGD>(net->parameters(),
-                                                    torch::optim::SGDOptions(0.01).momentum(0.9));
+    optimizer = std::make_unique<Adam>(net->parameters(), Adam::Options(1e-3));
   }
 
   void step() {
@@ -133,27 +134,30 @@ void sum_in_a_capture(Device device) {
 
 // A whole step is captured, and replayed 100 times. It ends with the bits of eager steps.
 void captured_step(Device device) {
-  constexpr int kWarmUps = 11;  // as PyTorch's DDP wants them, on a side stream
   constexpr int kReplays = 100;
   const auto ranks = joined_alone(device, kUsualTimeout);
   const auto other = ranks->split(0, 0);  // the sums of another job go on meanwhile
   const auto aside = other->allocate(kElements * sizeof(float));
-  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
   Trained eager(*ranks);
   Trained replayed(*ranks);
-  for (int i = 0; i < kWarmUps; ++i) {
+  CapturedStep step = ddprun::captured_step(
+      [&] {
+        replayed.step();
+        return at::Tensor();
+      },
+      *ranks);
+  for (int i = 0; i < CapturedStepOptions{}.warm_ups; ++i) {
     eager.step();
-    replayed.step();
+    step();
   }
   torch::cuda::synchronize();
   const Ticket under_way = launch(*other, aside);
-  at::cuda::CUDAGraph graph;
-  graph.capture_begin();
-  replayed.step();
-  graph.capture_end();
+  step();
+  eager.step();
   other->wait(under_way);
+  require(step.is_captured(), "the step is not captured");
   const double eager_s = seconds_of(kReplays, [&] { eager.step(); });
-  const double replay_s = seconds_of(kReplays, [&] { graph.replay(); });
+  const double replay_s = seconds_of(kReplays, [&] { step(); });
   fmt::print("eager_ms {:.4f}\nreplay_ms {:.4f}\n", 1e3 * eager_s, 1e3 * replay_s);
   require(end_of(*ranks).empty(), "the collective ended: " + end_of(*ranks));
   for (std::size_t i = 0; i < eager.net->parameters().size(); ++i)
