@@ -86,8 +86,7 @@ std::vector<std::byte> expected_of(int rank, const std::vector<Transfer>& transf
                                    const std::vector<std::vector<std::byte>>& before) {
   const std::size_t size = size_of(flat.dtype);
   const auto& mine = before[static_cast<std::size_t>(rank)];
-  std::vector<std::byte> bytes(flat.bytes());
-  std::memcpy(bytes.data(), mine.data(), bytes.size());
+  std::vector<std::byte> bytes(mine.data(), mine.data() + flat.bytes());
   for (const Transfer& one : transfers) {
     if (one.to != rank) continue;
     const auto& theirs = before[static_cast<std::size_t>(one.from)];
@@ -110,7 +109,8 @@ TEST_P(Transfers, GiveEachElementToItsPlace) {
                       flat.bytes());
           ranks.wait(ranks.launch_all_to_all(flat, transfers));
           const auto expected = expected_of(ranks.rank(), transfers, flat, before);
-          ASSERT_EQ(std::memcmp(expected.data(), flat.data, expected.size()), 0)
+          ASSERT_TRUE(expected.empty() ||
+                      std::memcmp(expected.data(), flat.data, expected.size()) == 0)
               << name_of(dtype) << ", " << count << " elements, " << transfers.size()
               << " transfers";
           ranks.barrier();
