@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -198,26 +197,40 @@ at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& packed, std::int
   return packed.narrow(0, offset, bytes_of(tensor)).view(tensor.scalar_type()).view(tensor.sizes());
 }
 
-// Tensors, and their slots in the packed one.
+// The bytes of a tensor whose memory is in order.
+at::Tensor bytes_in(const at::Tensor& tensor) {
+  return tensor.view({tensor.numel()}).view(at::kByte);
+}
+
+// Tensors and their slots in the packed one. As bytes they are all of one type: one call copies all
+// whose memory is in order.
 struct Packing {
   std::vector<at::Tensor> tensors;
   std::vector<at::Tensor> slots;
-};
+  std::vector<std::pair<at::Tensor, at::Tensor>> out_of_order;  // with its slot
 
-// By dtype and by whether memory is in order: CUDA copies all of one kind at once.
-using Packings = std::map<std::pair<at::ScalarType, bool>, Packing>;
-
-Packings pack_in(const at::Tensor& packed, std::span<const NamedTensor> tensors) {
-  Packings all;
-  std::int64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
-    Packing& packing = all[{tensor.scalar_type(), tensor.is_contiguous()}];
-    packing.tensors.push_back(tensor);
-    packing.slots.push_back(slot_for(tensor, packed, offset));
-    offset += packed_bytes(tensor);
+  Packing(const at::Tensor& packed, std::span<const NamedTensor> all) {
+    std::int64_t offset = 0;
+    for (const auto& [name, tensor] : all) {
+      const at::Tensor slot = slot_for(tensor, packed, offset);
+      offset += packed_bytes(tensor);
+      if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+        tensors.push_back(bytes_in(tensor));
+        slots.push_back(bytes_in(slot));
+      } else {
+        out_of_order.emplace_back(tensor, slot);
+      }
+    }
   }
-  return all;
-}
+  void pack() const {
+    if (!slots.empty()) at::_foreach_copy_(slots, tensors);
+    for (const auto& [tensor, slot] : out_of_order) slot.copy_(tensor);
+  }
+  void unpack() const {
+    if (!slots.empty()) at::_foreach_copy_(tensors, slots);
+    for (const auto& [tensor, slot] : out_of_order) tensor.copy_(slot);
+  }
+};
 
 // One transfer of bytes for tensors of all types: in each broadcast all ranks wait for each other.
 // Tensors may lie elsewhere than the collective's memory.
@@ -228,16 +241,13 @@ void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collecti
   if (total == 0) return;
   const at::Tensor packed =
       at::empty({total}, at::TensorOptions(device_of(collective)).dtype(at::kByte));
-  const Packings packings = pack_in(packed, tensors);
+  const Packing packing(packed, tensors);
   // The root packs, all broadcast, the others unpack.
   const bool packs = collective.rank() == root;
-  if (packs) {
-    for (const auto& [kind, packing] : packings) at::_foreach_copy_(packing.slots, packing.tensors);
-  }
+  if (packs) packing.pack();
   collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kUInt8, of},
                        root);
-  if (packs) return;
-  for (const auto& [kind, packing] : packings) at::_foreach_copy_(packing.tensors, packing.slots);
+  if (!packs) packing.unpack();
 }
 
 }  // namespace

@@ -18,10 +18,15 @@ std::int64_t PassEvents::Pass::between(PassMoment begin, PassMoment end) const {
 
 void PassEvents::begin_pass() {
   drop_open();
-  if (!is_measured(count_++)) return;
+  if (!is_measured(++count_)) return;
   if (passes_.size() == kKeptMax) passes_.pop_front();
   passes_.emplace_back(device_.type());
   is_open_ = true;
+}
+
+void PassEvents::end_pass(bool whole) {
+  if (!whole) drop_open();
+  is_open_ = false;
 }
 
 void PassEvents::drop_open() {

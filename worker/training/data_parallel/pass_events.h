@@ -23,11 +23,11 @@ enum class PassMoment : std::uint8_t {
 inline constexpr std::size_t kPassMoments = 5;
 
 // Says whether this pass is measured on a GPU. These are the first ten, then each hundredth one, as
-// in PyTorch (torch/csrc/distributed/c10d/reducer.cpp, 2.11). `pass` counts from 0.
-constexpr bool is_measured(std::int64_t pass) { return pass < 10 || pass % 100 == 0; }
+// in PyTorch (torch/csrc/distributed/c10d/reducer.cpp, 2.11). `pass` counts from 1.
+constexpr bool is_measured(std::int64_t pass) { return pass <= 10 || pass % 100 == 0; }
 
-// The measured passes that nobody has read yet, the latest 16 of them. Only to read them asks the
-// GPU, so a step does not. A pass that a graph captures is not measured: its events have no time.
+// The measured passes that nobody has read yet, the latest 16 of them. Reading them asks the GPU. A
+// step reads none. A pass that a graph captures is not measured: its events have no time.
 class PassEvents {
  public:
   // `ranks` must outlive it.
@@ -37,8 +37,8 @@ class PassEvents {
   void begin_pass();
   // The current stream of the device reaches the moment after the work that it holds now.
   void mark(PassMoment moment);
-  // All moments were marked.
-  void end_pass() { is_open_ = false; }
+  // `whole`: all moments were marked. Else the pass is dropped.
+  void end_pass(bool whole);
 
   // The times of one pass.
   class Pass {

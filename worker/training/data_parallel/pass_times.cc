@@ -1,5 +1,6 @@
 #include "worker/training/data_parallel/pass_times.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -32,9 +33,10 @@ void PassTimes::mark_first(PassMoment moment) {
 }
 
 void PassTimes::end_pass() {
+  const bool whole = std::ranges::find(moments_, 0) == moments_.end();
   if (events_)
-    events_->end_pass();
-  else
+    events_->end_pass(whole);
+  else if (whole)
     add([this](PassMoment begin, PassMoment end) { return at(end) - at(begin); });
 }
 

@@ -1,5 +1,5 @@
 // How long the parts of passes take. PyTorch samples the times of some passes
-// (torch/csrc/distributed/c10d/logger.cpp, 2.11). Here those of each pass are taken, but on a GPU.
+// (torch/csrc/distributed/c10d/logger.cpp, 2.11). Here each pass is timed, except on a GPU.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -27,7 +27,7 @@ class PassTimes {
   void mark(PassMoment moment);
   // Unless it was marked in this pass already.
   void mark_first(PassMoment moment);
-  // The pass is complete: all moments were marked.
+  // The pass is complete. It counts if all moments were marked: a Join's shadow has no forward().
   void end_pass();
 
   // Also reads what the GPU has reached by now.

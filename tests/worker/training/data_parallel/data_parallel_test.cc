@@ -220,19 +220,26 @@ TEST(Buffers, FollowRankZeroBeforeTheNextSynchronisingForward) {
   });
 }
 
-// However many there are, one call copies those of a type whose memory is in order.
-TEST(Buffers, ArePackedByType) {
+// However many there are, one call copies all whose memory is in order, whatever their types.
+TEST(Buffers, ArePackedAtOnce) {
   run_torch_ranks(2, [](Collective& collective) {
     torch::nn::Sequential net;
     for (int i = 0; i < 20; ++i) net->push_back(torch::nn::BatchNorm2d(3));
+    const auto odd = torch::view_as_complex(torch::ones({3, 2}));
+    net->register_buffer("complex", odd);
+    net->register_buffer("conjugate", odd.clone().conj());
+    net->register_buffer("empty", torch::empty({0, 4}));
     net->register_buffer("transposed", torch::arange(6).to(torch::kFloat).view({2, 3}).t());
     DataParallel parallel(net.ptr(), collective);
     const torch::NoGradGuard no_grad;
     for (at::Tensor& buffer : net->buffers()) buffer.add_(collective.rank() + 1);
     const CountedOperations counted;
     parallel.before_forward();
-    EXPECT_EQ(counted.of("_foreach_copy_"), 3);
+    EXPECT_EQ(counted.of("_foreach_copy_"), 1);
     EXPECT_EQ(first_of(net->named_buffers()["19.running_mean"]), 1.0F);
+    EXPECT_TRUE(torch::equal(
+        net->named_buffers()["complex"],
+        torch::view_as_complex(torch::tensor({{2.0F, 1.0F}, {2.0F, 1.0F}, {2.0F, 1.0F}}))));
     EXPECT_TRUE(torch::equal(net->named_buffers()["transposed"],
                              torch::arange(1, 7).to(torch::kFloat).view({2, 3}).t()));
     parallel.after_forward();
