@@ -31,6 +31,7 @@ class ScriptedRanks final : public Collective {
   int world_size() const override { return static_cast<int>(peers_.size()) + 1; }
   Device device() const override { return Device::kCpu; }
   std::string_view name() const override { return "scripted"; }
+  bool is_capturing() const override { return captured; }
   std::shared_ptr<std::byte> allocate(std::size_t /*bytes*/) override { return nullptr; }
   Ticket launch(Flat /*flat*/, Reduction /*reduction*/) override { return 0; }
   Ticket launch_reduce_scatter(Flat /*flat*/, std::span<const Part> /*parts*/,
@@ -55,6 +56,8 @@ class ScriptedRanks final : public Collective {
     all.insert(all.end(), peers_.begin(), peers_.end());
     return all;
   }
+
+  bool captured = false;  // its stream
 
  private:
   std::vector<Blob> peers_;

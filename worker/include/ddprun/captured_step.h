@@ -15,10 +15,15 @@
 //   }
 //
 // A graph repeats what it has captured. So all tensors of the step keep their place. Copy each
-// batch into the same ones, and load checkpoints before the first step. Numbers of the host stay as
-// they were, like the learning rate. Counts of Adam's steps go on. The step may not read from the
-// GPU, and it has the same shapes and operations each time. The ranks do not compare their weights
-// in replays.
+// batch into the same ones, and load checkpoints before the first step. The step has the same
+// shapes and operations each time.
+//
+// Numbers of the host stay as they were, like the learning rate. Counts of our Adam's steps go on.
+// LibTorch's own Adam, AdamW and Adagrad are refused. So is all that makes the host wait for the
+// GPU: find_unused_parameters, GradScaler, item(). power_sgd_hook() sends plain sums for ever, if
+// it did so in the capture. Replays have no deadline, no report on ranks that do unlike things, and
+// no comparison of weights. log_record() does not see them. While it is called, no other thread
+// steps an optimizer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,8 +53,8 @@ class CapturedStep {
 
   // Makes one step. Returns what the step returned. From the capture on that is the same tensor
   // each time, and the next call overwrites it. All ranks must call it. Throws what the step
-  // throws. CollectiveError on all ranks if one of them cannot capture its step, or if the
-  // collective has failed.
+  // throws. CollectiveError on all ranks if one of them cannot capture its step; then each later
+  // call throws it, too. CollectiveError if the collective has failed.
   at::Tensor operator()();
 
   // Returns whether the next call replays the graph. Never on a CPU. This rank alone.

@@ -249,7 +249,9 @@ class DataParallel final : public Joinable {
   void buffer_hook(BufferHook hook, BufferMoment moment = BufferMoment::kAfterForward);
 
   // Returns the options, the model, the buckets and the latest pass, under PyTorch's keys
-  // (log_record.h). Ask between passes. This rank alone.
+  // (log_record.h). On a GPU the durations are those of the latest measured pass that is over
+  // there. The moments are the host's, so they do not fit them. Measured are the first ten passes,
+  // and then each hundredth one. Ask between passes. This rank alone.
   LogRecord log_record() const;
   // Writes log_record() to a file, as JSON: whole or not at all. Throws std::runtime_error where
   // that fails.

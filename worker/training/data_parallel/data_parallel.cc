@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,6 +14,7 @@
 #include <set>
 #include <stdexcept>
 #include <string_view>
+#include <typeinfo>
 
 #include "base/log.h"
 #include "worker/collective/core/record_file.h"
@@ -150,6 +154,12 @@ GradientReducer::Options reducer_options(const DataParallelOptions& options) {
     made.first_limits_bytes = made.bucket_limits_bytes = options.bucket_cap_bytes_list;
   }
   return made;
+}
+
+// LibTorch's own ones that correct for how often they have stepped.
+bool counts_on_host(const std::type_info& optimizer) {
+  return optimizer == typeid(torch::optim::Adam) || optimizer == typeid(torch::optim::AdamW) ||
+         optimizer == typeid(torch::optim::Adagrad);
 }
 
 }  // namespace
@@ -387,6 +397,11 @@ void DataParallel::count_step() {
 }
 
 void DataParallel::note_settings(const torch::optim::Optimizer& optimizer) {
+  if (collective_->is_capturing() && counts_on_host(typeid(optimizer))) {
+    throw std::runtime_error(
+        "step() in a capture: this optimizer counts its steps on the host, and a graph repeats the "
+        "number. Take ddprun::Adam or ddprun::AdamW");
+  }
   reducer().note_settings(optimizer);
 }
 

@@ -1,3 +1,4 @@
+#include <c10/util/Exception.h>
 #include <ddprun/captured_step.h>
 #include <fmt/format.h>
 
@@ -20,11 +21,13 @@ namespace worker {
 at::Tensor StepRunner::run() {
   ranks_.check();
   if (!graph_) return step_();
+  if (!failure_.empty()) throw CollectiveError(failure_);
   if (warm_ups_ > 0) return run_as_it_is();
   if (captured_)
     count_step(own_worker_page());
   else
     capture();
+  counts_.before_replay();
   graph_->replay();
   counts_.replayed();
   return result_;
@@ -40,16 +43,27 @@ at::Tensor StepRunner::run_as_it_is() {
 
 // Either all ranks replay, or none does.
 void StepRunner::capture() {
-  std::string why_not;
+  agree(try_to_capture());
+  captured_ = true;
+}
+
+// Returns why it could not be done, or nothing.
+std::string StepRunner::try_to_capture() {
   try {
     const StepCounts::Use use(counts_, StepCounts::Mode::kIsCaptured);
-    graph_->capture([this] { result_ = step_(); });
+    graph_->capture([this] {
+      if (!ranks_.is_capturing())
+        throw std::runtime_error("the current device is not the collective's GPU");
+      result_ = step_();
+    });
+    return {};
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
   } catch (const std::exception& error) {
-    why_not = error.what();
-    if (why_not.empty()) why_not = "unknown error";
+    return error.what();
+  } catch (...) {
+    return "it throws something that is no std::exception";
   }
-  agree(why_not);
-  captured_ = true;
 }
 
 void StepRunner::agree(const std::string& why_not) {
@@ -58,9 +72,10 @@ void StepRunner::agree(const std::string& why_not) {
   const auto all = ranks_.all_gather_bytes(std::as_bytes(std::span(told)));
   const auto first = std::ranges::find_if(all, [](const auto& said) { return !said.empty(); });
   if (first == all.end()) return;
-  throw CollectiveError(
+  failure_ =
       fmt::format("captured_step: rank {} cannot capture its step: {}", first - all.begin(),
-                  std::string_view(reinterpret_cast<const char*>(first->data()), first->size())));
+                  std::string_view(reinterpret_cast<const char*>(first->data()), first->size()));
+  throw CollectiveError(failure_);
 }
 
 }  // namespace worker

@@ -1,9 +1,11 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <memory>
+#include <optional>
 
 #include "worker/training/graphs/step_graph.h"
 
@@ -17,45 +19,72 @@ void put_in_order(const c10::cuda::CUDAStream& first, const c10::cuda::CUDAStrea
   reached.block(then);
 }
 
+// The stream waits for the current one, which waits for it at the end, whatever is thrown.
+class Aside {
+ public:
+  explicit Aside(const c10::cuda::CUDAStream& stream) : stream_(stream) {
+    put_in_order(current_, stream_);
+    guard_.emplace(stream_);
+  }
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+  Aside(Aside&&) = delete;
+  Aside& operator=(Aside&&) = delete;
+  ~Aside() {
+    guard_.reset();
+    try {
+      put_in_order(stream_, current_);
+    } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): CUDA's next call says it, too
+    }
+  }
+
+ private:
+  c10::cuda::CUDAStream current_ = c10::cuda::getCurrentCUDAStream();
+  c10::cuda::CUDAStream stream_;
+  std::optional<c10::cuda::CUDAStreamGuard> guard_;
+};
+
 class CudaStepGraph final : public StepGraph {
  public:
   void run(const Step& step) override {
-    const auto current = c10::cuda::getCurrentCUDAStream();
-    put_in_order(current, stream_);
-    {
-      const c10::cuda::CUDAStreamGuard guard(stream_);
-      step();
-    }
-    put_in_order(stream_, current);
+    const Aside aside(stream_);
+    step();
   }
 
+  // A graph has memory of its own, and a capture cannot free what LibTorch keeps of the warm-ups.
   // Other threads of the process go on as they were: the mode concerns this one alone.
   void capture(const Step& step) override {
     put_in_order(c10::cuda::getCurrentCUDAStream(), stream_);
     stream_.synchronize();
+    c10::cuda::CUDACachingAllocator::emptyCache();
     const c10::cuda::CUDAStreamGuard guard(stream_);
-    graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
       step();
+      graph_.capture_end();
     } catch (...) {
       give_up();
       throw;
     }
-    graph_.capture_end();
   }
 
   void replay() override { graph_.replay(); }
 
  private:
-  // The capture may be broken already. Then to end it fails, too.
+  // The capture may be broken already. Then to end it fails, and the allocator has to be told.
   void give_up() noexcept {
     try {
       graph_.capture_end();
-    } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): the step's own error counts
+    } catch (const c10::Error&) {
+      try {
+        c10::cuda::CUDACachingAllocator::endAllocateToPool(stream_.device_index(), pool_);
+      } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): it knows already
+      }
     }
   }
 
   c10::cuda::CUDAStream stream_ = c10::cuda::getStreamFromPool();
+  at::cuda::MempoolId_t pool_ = at::cuda::graph_pool_handle();
   at::cuda::CUDAGraph graph_;
 };
 

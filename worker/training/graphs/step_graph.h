@@ -23,8 +23,8 @@ class StepGraph {
 
   // Runs the step as it is. Throws what it throws.
   virtual void run(const Step& step) = 0;
-  // Captures the step, and runs nothing. Once. Throws what the step throws, and LibTorch's errors.
-  // No capture is under way then.
+  // Captures the step, and runs nothing. The host waits for the stream before. Once. Throws what
+  // the step throws, and LibTorch's errors. No capture is under way then.
   virtual void capture(const Step& step) = 0;
   // Runs what is captured, on the current stream.
   virtual void replay() = 0;

@@ -28,6 +28,7 @@ class StepRunner {
  private:
   at::Tensor run_as_it_is();
   void capture();
+  std::string try_to_capture();
   void agree(const std::string& why_not);
 
   std::function<at::Tensor()> step_;
@@ -37,6 +38,7 @@ class StepRunner {
   StepCounts counts_;
   at::Tensor result_;  // of the captured step
   bool captured_ = false;
+  std::string failure_;  // of the capture, on any rank
 };
 
 }  // namespace ddprun::worker

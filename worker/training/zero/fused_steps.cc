@@ -89,8 +89,12 @@ void FusedSgd::step(const Batch& batch, bool is_first) const {
   for (std::size_t i = 0; i < buffers.size(); ++i) *batch.buffers[i] = buffers[i];
 }
 
+void FusedAdam::settle(const at::Tensor& parameter) {
+  if (waiting_.contains(parameter.unsafeGetTensorImpl())) step();
+}
+
 void FusedAdam::add(const AdamNumbers& of, std::int64_t& steps, const at::Tensor& count) {
-  if (waiting_.contains(of.parameter.unsafeGetTensorImpl())) step();
+  settle(of.parameter);
   waiting_.insert(of.parameter.unsafeGetTensorImpl());
   Batch& batch = batches_[{of.parameter.device(), of.parameter.scalar_type()}];
   batch.parameters.push_back(of.parameter);

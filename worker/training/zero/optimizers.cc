@@ -134,6 +134,7 @@ void step_adam(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
   const AdamNumbers of = numbers_of(parameter, state, settings.amsgrad);
   const std::array all{of.parameter, of.gradient, of.average, of.squares, of.most};
   if (fits_fused(all, form)) {
+    fused.settle(parameter);
     const at::Tensor count = count_of(optimizer, parameter, state.step());
     return fused.add(of, state.step(), count);
   }

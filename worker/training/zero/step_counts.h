@@ -26,6 +26,9 @@ class StepCounts {
     Use(Use&&) = delete;
     Use& operator=(Use&&) = delete;
     ~Use();
+
+   private:
+    StepCounts& counts_;
   };
   // Null if optimizers count on the host alone.
   static StepCounts* current();
@@ -39,14 +42,17 @@ class StepCounts {
   at::Tensor of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                 std::int64_t steps);
 
-  // The captured step was made once more: adds it to the optimizers' states.
+  // The captured step will be made once more. Takes the optimizers' own counts, should they have
+  // made steps in another way.
+  void before_replay();
+  // The captured step was made once more. Adds it to the optimizers' states.
   void replayed();
 
  private:
   struct Count {
     at::Tensor on_device;
-    std::int64_t on_host = 0;
-    bool is_captured = false;
+    std::int64_t on_host = 0;   // as the optimizer's state had it
+    std::int64_t in_graph = 0;  // steps of the captured one
   };
 
   std::map<std::pair<torch::optim::Optimizer*, at::TensorImpl*>, Count> counts_;
