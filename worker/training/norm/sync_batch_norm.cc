@@ -16,6 +16,9 @@
 #include <string>
 #include <utility>
 
+#include "worker/training/norm/fused_batch_norm.h"
+#include "worker/training/norm/held_collective.h"
+
 namespace ddprun {
 
 namespace {
@@ -80,12 +83,6 @@ Moments moments_of_all(const at::Tensor& input, const Collective& ranks,
   return combine(rows_of_all(at::cat({mean, variance, count}), ranks, tensors), channels);
 }
 
-// The graph keeps them: it may outlive its module.
-struct HeldCollective : torch::CustomClassHolder {
-  explicit HeldCollective(std::shared_ptr<TensorCollective> held) : tensors(std::move(held)) {}
-  std::shared_ptr<TensorCollective> tensors;
-};
-
 // torch/nn/modules/_functions.py of 2.11, SyncBatchNorm, with sums in float64.
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
@@ -96,23 +93,18 @@ class Normalize : public torch::autograd::Function<Normalize> {
                             const std::shared_ptr<TensorCollective>& tensors) {
     const at::Tensor scale = at::rsqrt(moments.variance + eps);
     context->save_for_backward({input, weight, moments.mean, scale, moments.count});
-    context->saved_data["collective"] =
-        at::IValue::make_capsule(c10::make_intrusive<HeldCollective>(tensors));
+    worker::hold(*context, tensors);
     at::Tensor output = input.to(at::kDouble).sub(beside(moments.mean, input));
     output.mul_(beside(scale * weight, input)).add_(beside(bias, input));
     return output.to(input.scalar_type());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    if (at::GradMode::is_enabled())
-      throw std::logic_error(
-          "SyncBatchNorm: its gradient cannot be differentiated again (create_graph)");
+    worker::refuse_second_gradient();
     const at::NoGradGuard no_grad;
     const auto saved = context->get_saved_variables();
     const auto& [input, weight, mean, scale, count] =
         std::tie(saved[0], saved[1], saved[2], saved[3], saved[4]);
-    const auto held = context->saved_data["collective"].toCapsule();
-    TensorCollective& tensors = *static_cast<const HeldCollective&>(*held).tensors;
     const auto dims = dims_but_channels(input);
     const at::Tensor gradient = gradients[0].to(at::kDouble);
     const at::Tensor centred = input.to(at::kDouble).sub(beside(mean, input));
@@ -123,7 +115,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
     if (context->needs_input_grad(2)) results[2] = sum.to(weight.scalar_type());
     // Also where this rank's input needs no gradient: another rank's may.
     const at::Tensor sums = at::cat({sum, product});
-    tensors.all_reduce(sums, Reduction::kSum, "batch norm gradient");
+    worker::held_by(*context).all_reduce(sums, Reduction::kSum, "batch norm gradient");
     if (!context->needs_input_grad(0)) return results;
     const std::int64_t channels = input.size(1);
     const at::Tensor all_sum = sums.narrow(0, 0, channels) / count;
@@ -227,12 +219,19 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
                                                  .momentum(momentum)
                                                  .eps(options.eps()));
   }
+  if (input.is_cuda()) {
+    const bool tracks = options.track_running_stats();
+    return worker::fused_batch_norm(
+        input,
+        {weight, bias, running_mean, running_var, tracks ? num_batches_tracked : at::Tensor(),
+         options.momentum(), options.eps()},
+        ranks_->world_size(), collective_, worker::torch_norm_kernels());
+  }
   const Moments moments = [&] {
     const at::NoGradGuard no_grad;
     return moments_of_all(input, *ranks_, *collective_);
   }();
-  // It is not looked at on a GPU: the host would wait for it.
-  if (moments.count.is_cpu() && moments.count.item<double>() < 2) {
+  if (moments.count.item<double>() < 2) {
     throw std::invalid_argument(
         "Expected more than 1 value per channel when training, over the batches of all ranks");
   }

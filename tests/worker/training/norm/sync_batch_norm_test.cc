@@ -7,6 +7,7 @@
 
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
+#include "worker/training/norm/fused_batch_norm.h"
 
 namespace ddprun::worker {
 namespace {
@@ -66,8 +67,101 @@ struct Reference {
   at::Tensor x, y, weight, bias, mean, variance;
 };
 
+// Stand-ins for CUDA's kernels, by what torch/nn/modules/_functions.py wants of them.
+namespace played {
+
+std::vector<std::int64_t> dims_of(const at::Tensor& input) {
+  std::vector<std::int64_t> dims{0};
+  for (std::int64_t dim = 2; dim < input.dim(); ++dim) dims.push_back(dim);
+  return dims;
+}
+
+at::Tensor wide(const at::Tensor& by_channel, const at::Tensor& input) {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(input.dim()), 1);
+  sizes[1] = by_channel.numel();
+  return by_channel.view(sizes);
+}
+
+NormKernels::Two stats(const at::Tensor& input, double eps) {
+  const auto type = input.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const at::Tensor values = input.to(type);
+  return {values.mean(dims_of(input)), (values.var(dims_of(input), false) + eps).rsqrt()};
+}
+
+// As batch_norm_reduce_statistics_kernel adds them up (Normalization.cuh of 2.11).
+NormKernels::Two gather(const at::Tensor& /*input*/, const at::Tensor& means,
+                        const at::Tensor& scales, const at::Tensor& mean,
+                        const at::Tensor& variance, double eps, const at::Tensor& counts) {
+  at::Tensor average = torch::zeros_like(mean);
+  at::Tensor squares = torch::zeros_like(mean);
+  at::Tensor n = torch::zeros_like(counts[0]);
+  for (std::int64_t rank = 0; rank < counts.size(0); ++rank) {
+    const at::Tensor count = counts[rank];
+    const at::Tensor own = (scales[rank].pow(-2) - eps) * count;
+    const at::Tensor factor = 1 / (n + count);
+    squares = squares + own + (average - means[rank]).square() * n * count * factor;
+    average = n * factor * average + count * factor * means[rank];
+    n = n + count;
+  }
+  mean.copy_(average);
+  variance.copy_(squares / (n - 1));
+  return {average, (squares / n + eps).rsqrt()};
+}
+
+at::Tensor normalize(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                     const at::Tensor& mean, const at::Tensor& scale, double /*eps*/) {
+  return ((input - wide(mean, input)) * wide(scale * weight, input) + wide(bias, input))
+      .to(input.scalar_type());
+}
+
+NormKernels::Four sum_gradient(const at::Tensor& gradient, const at::Tensor& input,
+                               const at::Tensor& mean, const at::Tensor& scale,
+                               const at::Tensor& weight, bool of_weight, bool of_bias) {
+  const at::Tensor sum = gradient.sum(dims_of(input));
+  const at::Tensor product = (gradient * (input - wide(mean, input))).sum(dims_of(input));
+  return {sum, product, of_weight ? (product * scale).to(weight.scalar_type()) : at::Tensor(),
+          of_bias ? sum.to(weight.scalar_type()) : at::Tensor()};
+}
+
+at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& input,
+                          const at::Tensor& mean, const at::Tensor& scale, const at::Tensor& weight,
+                          const at::Tensor& sum, const at::Tensor& product,
+                          const at::Tensor& counts) {
+  EXPECT_EQ(counts.scalar_type(), torch::kInt);
+  const at::Tensor n = counts.sum().to(mean.scalar_type());
+  const at::Tensor centred = input - wide(mean, input);
+  return ((gradient - wide(sum / n, input) - centred * wide(product * scale.square() / n, input)) *
+          wide(scale * weight, input))
+      .to(input.scalar_type());
+}
+
+constexpr NormKernels kKernels{stats, gather, normalize, sum_gradient, input_gradient};
+
+}  // namespace played
+
+using Apply = at::Tensor (*)(Collective& ranks, SyncBatchNorm& norm, const at::Tensor& x);
+
+at::Tensor apply_as_it_is(Collective& /*ranks*/, SyncBatchNorm& norm, const at::Tensor& x) {
+  return norm(x);
+}
+
+// As on a GPU.
+at::Tensor apply_fused(Collective& ranks, SyncBatchNorm& norm, const at::Tensor& x) {
+  const auto& options = norm->options;
+  const NormLayer layer{norm->weight,
+                        norm->bias,
+                        norm->running_mean,
+                        norm->running_var,
+                        norm->num_batches_tracked,
+                        options.momentum(),
+                        options.eps()};
+  return fused_batch_norm(x, layer, ranks.world_size(), std::make_shared<TensorCollective>(ranks),
+                          played::kKernels);
+}
+
 void expect_as_joined(Collective& ranks, std::int64_t beyond, const BatchNormOptions& options,
-                      at::ScalarType type) {
+                      at::ScalarType type, Apply apply = apply_as_it_is,
+                      double tolerance = kTolerance) {
   const Reference plain(ranks.world_size(), beyond, options, type);
   SyncBatchNorm norm(options, ranks);
   if (options.affine()) {
@@ -76,9 +170,9 @@ void expect_as_joined(Collective& ranks, std::int64_t beyond, const BatchNormOpt
     norm->bias.copy_(plain.bias);
   }
   const at::Tensor x = batch_of(ranks.rank(), beyond).to(type).requires_grad_();
-  norm(x);
+  apply(ranks, norm, x);
   const at::Tensor before = x.detach().clone();
-  const at::Tensor y = norm(x);
+  const at::Tensor y = apply(ranks, norm, x);
   EXPECT_EQ(y.scalar_type(), type);
   loss_of(y.to(torch::kDouble), x.detach().to(torch::kDouble)).backward();
   EXPECT_TRUE(torch::equal(x, before));
@@ -87,11 +181,11 @@ void expect_as_joined(Collective& ranks, std::int64_t beyond, const BatchNormOpt
     const double most = theirs.numel() == 0 ? 0 : theirs.abs().max().item<double>();
     return distance(ours, theirs) / std::max(1.0, most);
   };
-  EXPECT_LE(relative(y, own_part(plain.y, ranks.rank(), beyond)), kTolerance);
-  EXPECT_LE(relative(x.grad(), own_part(plain.x.grad(), ranks.rank(), beyond)), kTolerance);
+  EXPECT_LE(relative(y, own_part(plain.y, ranks.rank(), beyond)), tolerance);
+  EXPECT_LE(relative(x.grad(), own_part(plain.x.grad(), ranks.rank(), beyond)), tolerance);
   if (options.track_running_stats()) {
-    EXPECT_LE(relative(norm->running_mean, plain.mean), kTolerance);
-    EXPECT_LE(relative(norm->running_var, plain.variance), kTolerance);
+    EXPECT_LE(relative(norm->running_mean, plain.mean), tolerance);
+    EXPECT_LE(relative(norm->running_var, plain.variance), tolerance);
     EXPECT_EQ(norm->num_batches_tracked.item<std::int64_t>(), 2);
   }
   if (!options.affine()) return;
@@ -101,7 +195,7 @@ void expect_as_joined(Collective& ranks, std::int64_t beyond, const BatchNormOpt
        {std::pair(norm->weight, plain.weight), std::pair(norm->bias, plain.bias)}) {
     const at::Tensor sum = ours.grad().to(torch::kDouble);
     tensors.all_reduce(sum);
-    EXPECT_LE(relative(sum, theirs.grad()), kTolerance);
+    EXPECT_LE(relative(sum, theirs.grad()), tolerance);
   }
 }
 
@@ -119,6 +213,57 @@ TEST_P(SyncBatchNorms, AreBatchNormOfTheJoinedBatch) {
       expect_as_joined(ranks, 1, BatchNormOptions(kChannels).affine(false), type);
       expect_as_joined(ranks, 1, BatchNormOptions(kChannels).track_running_stats(false), type);
     }
+  });
+}
+
+TEST_P(SyncBatchNorms, AreTheSameWithTheKernelsOfAGpu) {
+  run_torch_ranks(GetParam(), [](Collective& ranks) {
+    for (std::int64_t beyond = 0; beyond <= 3; ++beyond) {
+      SCOPED_TRACE(beyond);
+      const BatchNormOptions options(kChannels);
+      expect_as_joined(ranks, beyond, options, torch::kDouble, apply_fused);
+      expect_as_joined(ranks, beyond, options, torch::kFloat, apply_fused, 2e-5);
+    }
+    for (const auto& options : {BatchNormOptions(kChannels).momentum(std::nullopt).eps(1e-3),
+                                BatchNormOptions(kChannels).affine(false),
+                                BatchNormOptions(kChannels).track_running_stats(false)})
+      expect_as_joined(ranks, 1, options, torch::kDouble, apply_fused);
+  });
+}
+
+// Rank 0 is the first one whose numbers are added up.
+TEST(FusedBatchNorm, TakesAnEmptyFirstRankAndOneValueInAll) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    SyncBatchNorm norm(BatchNormOptions(2), ranks);
+    const bool is_empty = ranks.rank() == 0;
+    const at::Tensor x = torch::arange(is_empty ? 0 : 6).to(torch::kFloat).view({-1, 2});
+    const at::Tensor y = apply_fused(ranks, norm, x);
+    EXPECT_EQ(y.sizes(), x.sizes());
+    EXPECT_LE(distance(norm->running_mean, torch::tensor({0.2F, 0.3F})), 1e-6);
+    EXPECT_LE(distance(norm->running_var, torch::full({2}, 0.9F + 0.1F * 4)), 1e-6);
+    apply_fused(ranks, norm, x.narrow(0, 0, is_empty ? 0 : 1));
+    EXPECT_TRUE(norm->running_var.isfinite().all().item<bool>()) << "one value has no variance";
+  });
+}
+
+TEST(FusedBatchNorm, KeepsTheOrderOfMemoryAndTheType) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    SyncBatchNorm norm(BatchNormOptions(kChannels), ranks);
+    const at::Tensor x = batch_of(0, 2)
+                             .to(torch::kBFloat16)
+                             .contiguous(at::MemoryFormat::ChannelsLast)
+                             .requires_grad_();
+    const at::Tensor y = apply_fused(ranks, norm, x);
+    EXPECT_TRUE(y.is_contiguous(at::MemoryFormat::ChannelsLast));
+    EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
+    y.sum().backward();
+    EXPECT_EQ(x.grad().scalar_type(), torch::kBFloat16);
+    EXPECT_EQ(norm->weight.grad().scalar_type(), torch::kFloat);
+    EXPECT_EQ(message_of([&] {
+                torch::autograd::grad({apply_fused(ranks, norm, x).sum()}, {x}, {}, std::nullopt,
+                                      /*create_graph=*/true);
+              }),
+              "SyncBatchNorm: its gradient cannot be differentiated again (create_graph)");
   });
 }
 
