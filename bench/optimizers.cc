@@ -3,8 +3,9 @@
 //
 //   bench-optimizers KIND[,KIND…] ours|libtorch MIB STEPS [--device=cpu|cuda]
 //
-// KIND: sgd (momentum), sgd-decay (and weight decay), adam or adamw. Prints for each kind a line
-// with its name and the median seconds of a step.
+// KIND: sgd (momentum), sgd-decay (and weight decay), adam or adamw. With @resnet50 behind it the
+// parameters are the 161 of a ResNet-50, and not MIB of layers. Prints for each kind a line with
+// its name and the median seconds of a step.
 #include <ATen/Parallel.h>
 #include <ddprun/optimizers.h>
 #include <fmt/format.h>
@@ -13,10 +14,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bench/median.h"
@@ -51,7 +55,14 @@ std::vector<std::string> split(const std::string& text) {
   return found;
 }
 
-bool is_kind(const std::string& word) {
+constexpr std::string_view kResNet50 = "@resnet50";
+
+std::string without_model(const std::string& kind) {
+  return kind.ends_with(kResNet50) ? kind.substr(0, kind.size() - kResNet50.size()) : kind;
+}
+
+bool is_kind(const std::string& kind) {
+  const std::string word = without_model(kind);
   return word == "sgd" || word == "sgd-decay" || word == "adam" || word == "adamw";
 }
 
@@ -67,19 +78,48 @@ std::optional<Order> parse(const std::vector<std::string>& words) {
   return is_good ? std::optional(order) : std::nullopt;
 }
 
-// Layers of 4 MiB with gradients.
-std::vector<at::Tensor> parameters(const Order& order) {
+using Sizes = std::vector<std::int64_t>;
+
+// Layers of 4 MiB.
+std::vector<Sizes> sizes_of_layers(int mib) {
+  return {static_cast<std::size_t>((mib + 3) / 4), Sizes{1024, 1024}};
+}
+
+// As in torchvision: 25.6 million numbers.
+std::vector<Sizes> sizes_of_resnet50() {
+  std::vector<Sizes> sizes;
+  const auto add = [&sizes](std::int64_t to, std::int64_t from, std::int64_t side) {
+    sizes.insert(sizes.end(), {{to, from, side, side}, {to}, {to}});  // with its batch norm
+  };
+  add(64, 3, 7);
+  std::int64_t from = 64;
+  for (const auto& [width, blocks] : {std::pair{64, 3}, {128, 4}, {256, 6}, {512, 3}}) {
+    for (int block = 0; block < blocks; ++block) {
+      add(width, from, 1);
+      add(width, width, 3);
+      add(4 * width, width, 1);
+      if (block == 0) add(4 * width, from, 1);
+      from = 4 * width;
+    }
+  }
+  sizes.insert(sizes.end(), {{1000, from}, {1000}});
+  return sizes;
+}
+
+// With gradients.
+std::vector<at::Tensor> parameters(const Order& order, const std::string& kind) {
+  const bool is_resnet = kind.ends_with(kResNet50);
   std::vector<at::Tensor> made;
-  for (int i = 0; i < order.mib; i += 4) {
-    made.push_back(torch::randn({1024, 1024}, order.device).requires_grad_(true));
-    made.back().mutable_grad() = torch::randn({1024, 1024}, order.device);
+  for (const Sizes& sizes : is_resnet ? sizes_of_resnet50() : sizes_of_layers(order.mib)) {
+    made.push_back(torch::randn(sizes, order.device).requires_grad_(true));
+    made.back().mutable_grad() = torch::randn(sizes, order.device);
   }
   return made;
 }
 
 template <typename Optimizer, typename Options>
-double seconds_of(const Order& order, const Options& options) {
-  Optimizer optimizer(parameters(order), options);
+double seconds_of(const Order& order, const std::string& kind, const Options& options) {
+  Optimizer optimizer(parameters(order, kind), options);
   return bench::median_seconds(kWarmUps, order.steps, [&] {
     optimizer.step();
     if (order.device.is_cuda()) torch::cuda::synchronize();
@@ -87,16 +127,19 @@ double seconds_of(const Order& order, const Options& options) {
 }
 
 template <typename Ours, typename Theirs>
-double measured(const Order& order, const typename Ours::Options& options) {
-  return order.ours ? seconds_of<Ours>(order, options) : seconds_of<Theirs>(order, options);
+double measured(const Order& order, const std::string& kind,
+                const typename Ours::Options& options) {
+  return order.ours ? seconds_of<Ours>(order, kind, options)
+                    : seconds_of<Theirs>(order, kind, options);
 }
 
 double measured_kind(const std::string& kind, const Order& order) {
-  if (kind == "adam") return measured<Adam, torch::optim::Adam>(order, {1e-3});
-  if (kind == "adamw") return measured<AdamW, torch::optim::AdamW>(order, {1e-3});
+  const std::string optimizer = without_model(kind);
+  if (optimizer == "adam") return measured<Adam, torch::optim::Adam>(order, kind, {1e-3});
+  if (optimizer == "adamw") return measured<AdamW, torch::optim::AdamW>(order, kind, {1e-3});
   auto options = SGD::Options(1e-3).momentum(0.9);
-  if (kind == "sgd-decay") options.weight_decay(5e-4);
-  return measured<SGD, torch::optim::SGD>(order, options);
+  if (optimizer == "sgd-decay") options.weight_decay(5e-4);
+  return measured<SGD, torch::optim::SGD>(order, kind, options);
 }
 
 }  // namespace
@@ -104,9 +147,11 @@ double measured_kind(const std::string& kind, const Order& order) {
 int main(int argc, char** argv) {
   const auto order = parse({argv + 1, argv + argc});
   if (!order) {
-    fmt::print(stderr,
-               "bench-optimizers: expected sgd, sgd-decay, adam or adamw, comma-separated; ours or "
-               "libtorch; MIB and STEPS, both from 1; perhaps --device=cpu or --device=cuda\n");
+    fmt::print(
+        stderr,
+        "bench-optimizers: expected sgd, sgd-decay, adam or adamw, perhaps with @resnet50, "
+        "comma-separated; ours or libtorch; MIB and STEPS, both from 1; perhaps --device=cpu or "
+        "--device=cuda\n");
     return 2;
   }
   at::set_num_threads(1);

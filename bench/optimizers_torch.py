@@ -2,7 +2,8 @@
 
     optimizers_torch.py plain|fused KIND[,KIND…] MIB STEPS [--device=cpu|cuda]
 
-Prints for each kind a line with its name and the median seconds of a step.
+KIND may have @resnet50 behind it. bench/optimizers.cc says what that is. Prints for each kind a
+line with its name and the median seconds of a step.
 """
 import statistics
 import sys
@@ -12,6 +13,26 @@ import torch
 
 WARM_UPS = 2
 SIDE = 1024  # of a layer: 4 MiB
+
+
+def sizes_of_resnet50():
+    """As in torchvision: 161 parameters, 25.6 million numbers."""
+    sizes = []
+
+    def add(to, of, side):
+        sizes.extend([(to, of, side, side), (to,), (to,)])  # with its batch norm
+
+    add(64, 3, 7)
+    of = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            add(width, of, 1)
+            add(width, width, 3)
+            add(4 * width, width, 1)
+            if block == 0:
+                add(4 * width, of, 1)
+            of = 4 * width
+    return [*sizes, (1000, of), (1000,)]
 
 
 def optimizer_of(kind, parameters, fused):
@@ -41,10 +62,12 @@ def main():
     device = more[0].removeprefix("--device=") if more else "cpu"
     torch.set_num_threads(1)
     for kind in kinds.split(","):
-        parameters = [torch.randn(SIDE, SIDE, device=device, requires_grad=True) for _ in range(0, int(mib), 4)]
+        name, _, model = kind.partition("@")
+        sizes = sizes_of_resnet50() if model else [(SIDE, SIDE)] * len(range(0, int(mib), 4))
+        parameters = [torch.randn(each, device=device, requires_grad=True) for each in sizes]
         for parameter in parameters:
-            parameter.grad = torch.randn(SIDE, SIDE, device=device)
-        optimizer = optimizer_of(kind, parameters, how == "fused")
+            parameter.grad = torch.randn(parameter.shape, device=device)
+        optimizer = optimizer_of(name, parameters, how == "fused")
         print(kind, median_seconds(optimizer, int(steps), device), flush=True)
 
 

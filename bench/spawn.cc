@@ -2,7 +2,7 @@
 // training step, and to the return. Prints `first_step SECONDS` and `returned SECONDS`. bench/spawn
 // runs it beside Python's torch.multiprocessing.spawn.
 #include <ddprun/data_parallel.h>
-#include <ddprun/spawn.h>
+#include <ddprun/process.h>
 #include <fmt/format.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>

@@ -3,7 +3,7 @@
 // other.
 #pragma once
 
-#include <ddprun/spawn.h>
+#include <ddprun/process.h>
 
 #include <functional>
 

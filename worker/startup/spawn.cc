@@ -1,4 +1,4 @@
-#include <ddprun/spawn.h>
+#include <ddprun/process.h>
 #include <fmt/format.h>
 
 #include <stdexcept>

@@ -4,7 +4,7 @@ import statistics
 
 from kit.stage import figure
 
-KINDS = ("sgd", "adam", "adamw")
+KINDS = ("sgd", "adam", "adamw", "adam@resnet50")
 
 
 def seconds(text):
@@ -28,7 +28,8 @@ def run(tools):
             found[side].append(seconds(tools.output(sides[side])))
     for kind in KINDS:
         ours = median(found["ours"], kind)
-        figure(f"{kind}, {mib} MiB: against fused", ours, median(found["fused"], kind), unit="ms",
+        name = kind if "@" in kind else f"{kind}, {mib} MiB"
+        figure(f"{name}: against fused", ours, median(found["fused"], kind), unit="ms",
                goal=["ratio at most", 1.05], gpu_only=True)
-        figure(f"{kind}, {mib} MiB: against the default", ours, median(found["plain"], kind),
+        figure(f"{name}: against the default", ours, median(found["plain"], kind),
                unit="ms")

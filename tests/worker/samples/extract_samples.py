@@ -24,6 +24,7 @@ INDENTED = re.compile(r"(?:^//   .*\n|^//\n(?=//   ))+", re.MULTILINE)
 PROGRAM = "README.md"
 # Header -> the parameters of the function that its sample becomes the body of.
 FRAGMENTS = {f"worker/include/ddprun/{header}.h": parameters for header, parameters in {
+    "captured_step": "Net net, DataParallel& parallel, Adam& optimizer, Collective& ranks, torch::Tensor images, torch::Tensor labels, const std::vector<Batch>& batches",
     "checkpoint": "Net net, SGD& optimizer, Collective& ranks, DataParallel& parallel, int epoch, bool best",
     "comm_hook": "DataParallel& parallel",
     "data_loader": "const TensorDataset& dataset, Collective& ranks, int epochs, Train train",
@@ -45,6 +46,7 @@ PROLOGUE = """
 #include <utility>
 #include <vector>
 
+#include <ddprun/captured_step.h>
 #include <ddprun/checkpoint.h>
 #include <ddprun/data_parallel.h>
 #include <ddprun/metrics.h>

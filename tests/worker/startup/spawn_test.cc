@@ -1,4 +1,4 @@
-#include <ddprun/spawn.h>
+#include <ddprun/process.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #include "worker/startup/time_slices.h"
 
-#include <ddprun/spawn.h>
+#include <ddprun/process.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>

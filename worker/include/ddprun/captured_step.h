@@ -3,14 +3,14 @@
 //
 //   auto step = captured_step([&] {
 //     optimizer.zero_grad();
-//     auto loss = cross_entropy(parallel.forward(net, images), labels);
+//     auto loss = torch::nll_loss(parallel.forward(net, images), labels);
 //     loss.backward();
 //     parallel.step(optimizer);
 //     return loss.detach();
 //   }, ranks);
-//   for (const auto& batch : batches) {
-//     images.copy_(batch.data);
-//     labels.copy_(batch.target);
+//   for (const auto& [next_images, next_labels] : batches) {
+//     images.copy_(next_images);
+//     labels.copy_(next_labels);
 //     auto loss = step();
 //   }
 //
@@ -19,11 +19,12 @@
 // shapes and operations each time.
 //
 // Numbers of the host stay as they were, like the learning rate. Counts of our Adam's steps go on.
-// LibTorch's own Adam, AdamW and Adagrad are refused. So is all that makes the host wait for the
-// GPU: find_unused_parameters, GradScaler, item(). power_sgd_hook() sends plain sums for ever, if
-// it did so in the capture. Replays have no deadline, no report on ranks that do unlike things, and
-// no comparison of weights. log_record() does not see them. While it is called, no other thread
-// steps an optimizer.
+// LibTorch's own Adam, AdamW and Adagrad do not: parallel.step() refuses them, and nobody sees them
+// elsewhere, as in a ZeroOptimizer. All that makes the host wait for the GPU is refused:
+// find_unused_parameters, GradScaler, item(). power_sgd_hook() sends plain sums for ever, if it did
+// so in the capture. Replays have no deadline, no report on ranks that do unlike things, and no
+// comparison of weights. log_record() does not see them. While it is called, no other thread steps
+// an optimizer.
 #pragma once
 
 #include <ATen/core/Tensor.h>

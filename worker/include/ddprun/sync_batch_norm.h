@@ -34,10 +34,11 @@ class SyncBatchNormImpl
 
   // Normalises each channel. All ranks must call it while it trains. `input`: (N, C) or (N, C,
   // …), of a floating type, on the collective's device. N may be 0 on some ranks. The result has
-  // its size and type. Sums and averages are float64 on CPU. On GPUs they are as PyTorch's, and the
-  // host does not wait. Throws std::invalid_argument for an input of another shape. On CPU it
-  // throws on all ranks if all of them together have less than two values in a channel. The result
-  // cannot be differentiated twice.
+  // its size and type. Sums and averages are float64 on CPU, and those of PyTorch on GPUs. There
+  // the host waits for the GPU of a single rank without momentum, and for no other. Throws
+  // std::invalid_argument for an input of another shape. On CPU it throws on all ranks if all of
+  // them together have less than two values in a channel. The result cannot be differentiated
+  // twice.
   at::Tensor forward(const at::Tensor& input);
 
   // Takes these parameters, and the memory of these buffers (mean, variance, batches), instead of

@@ -202,6 +202,12 @@ at::Tensor bytes_in(const at::Tensor& tensor) {
   return tensor.view({tensor.numel()}).view(at::kByte);
 }
 
+// One tensor that does not would make LibTorch copy all of them one by one.
+bool fits_as_bytes(const at::Tensor& tensor, const at::Tensor& packed) {
+  return tensor.device() == packed.device() && tensor.is_contiguous() && !tensor.is_conj() &&
+         !tensor.is_neg();
+}
+
 // Tensors and their slots in the packed one. As bytes they are all of one type: one call copies all
 // whose memory is in order.
 struct Packing {
@@ -214,7 +220,7 @@ struct Packing {
     for (const auto& [name, tensor] : all) {
       const at::Tensor slot = slot_for(tensor, packed, offset);
       offset += packed_bytes(tensor);
-      if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+      if (fits_as_bytes(tensor, packed)) {
         tensors.push_back(bytes_in(tensor));
         slots.push_back(bytes_in(slot));
       } else {

@@ -26,8 +26,8 @@ inline constexpr std::size_t kPassMoments = 5;
 // in PyTorch (torch/csrc/distributed/c10d/reducer.cpp, 2.11). `pass` counts from 1.
 constexpr bool is_measured(std::int64_t pass) { return pass <= 10 || pass % 100 == 0; }
 
-// The measured passes that nobody has read yet, the latest 16 of them. Reading them asks the GPU. A
-// step reads none. A pass that a graph captures is not measured: its events have no time.
+// The measured passes that nobody has read yet, the latest 16 of them. Only take() asks the GPU,
+// and no step calls it. A pass that a graph captures is not measured: its events have no time.
 class PassEvents {
  public:
   // `ranks` must outlive it.

@@ -7,11 +7,9 @@
 #include <ATen/ops/batch_norm_gather_stats_with_counts.h>
 #include <ATen/ops/batch_norm_stats.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -40,14 +38,12 @@ at::TensorOptions sums_of(const at::Tensor& input) {
   return input.options().dtype(is_double ? at::kDouble : at::kFloat);
 }
 
-// Mean, scale and count of this rank's values: (2C + 1). Without values the scale is 1, and its
-// weight is none.
+// Mean, scale and count of this rank's values: (2C + 1).
 at::Tensor own_stats(const at::Tensor& input, double eps, const NormKernels& kernels) {
   const std::int64_t channels = input.size(1);
   const std::int64_t values = input.numel() / channels;
-  at::Tensor mean = at::zeros({channels}, sums_of(input));
-  at::Tensor scale = at::ones({channels}, sums_of(input));
-  if (values > 0) std::tie(mean, scale) = kernels.stats(input, eps);
+  if (values == 0) return at::zeros({2 * channels + 1}, sums_of(input));
+  const auto [mean, scale] = kernels.stats(input, eps);
   return at::cat({mean, scale, at::full({1}, static_cast<double>(values), mean.options())});
 }
 
@@ -57,38 +53,38 @@ struct NormStats {
   at::Tensor counts;           // by rank
 };
 
-NormStats stats_of_all(const at::Tensor& input, double eps, int ranks, TensorCollective& tensors,
-                       const NormKernels& kernels) {
+NormStats stats_of_all(const at::Tensor& input, double eps, const Collective& ranks,
+                       TensorCollective& tensors, const NormKernels& kernels) {
   const std::int64_t channels = input.size(1);
-  const at::Tensor mine = own_stats(input, eps, kernels);
-  const at::Tensor rows = at::empty({ranks, mine.numel()}, mine.options());
-  auto gathered = tensors.launch_all_gather(rows, mine, "batch norm");
-  tensors.wait(gathered);
-  const at::Tensor counts = rows.select(1, 2 * channels);
-  // The kernel divides by sums of them: the first rank's may be 0.
+  const at::Tensor rows = rows_of_all(own_stats(input, eps, kernels), ranks, tensors);
+  const at::Tensor counts = rows.select(1, 2 * channels).contiguous();
+  const at::Tensor is_empty = counts == 0;
+  // The kernel divides by the scales, and by sums of the counts. Those of an empty rank weigh
+  // nothing, and may not be 0.
   constexpr double kNearlyNone = 1e-30;
+  const at::Tensor scales =
+      rows.narrow(1, channels, channels).masked_fill(is_empty.unsqueeze(1), 1);
   NormStats all;
-  all.means = at::zeros({channels}, mine.options());
-  all.variance = at::zeros({channels}, mine.options());
+  all.means = at::zeros({channels}, rows.options());
+  all.variance = at::zeros({channels}, rows.options());
   std::tie(all.mean, all.scale) =
-      kernels.gather(input, rows.narrow(1, 0, channels).contiguous(),
-                     rows.narrow(1, channels, channels).contiguous(), all.means, all.variance, eps,
-                     counts.clamp_min(kNearlyNone));
+      kernels.gather(input, rows.narrow(1, 0, channels).contiguous(), scales.contiguous(),
+                     all.means, all.variance, eps, counts.masked_fill(is_empty, kNearlyNone));
   all.counts = counts.to(at::kInt);
-  // One value has no unbiased variance.
-  all.variance.nan_to_num_(0.0);
+  // One value has no unbiased variance: its own counts, which is 0.
+  all.variance.masked_fill_(counts.sum() < 2, 0.0);
   return all;
 }
 
+// The sums are those of the batch's type, whatever the running ones have.
 void move_running(const NormLayer& layer, const NormStats& stats) {
   if (layer.batches.defined()) layer.batches.add_(1);
   if (!layer.running_mean.defined()) return;
   const auto move = [&layer](const at::Tensor& running, const at::Tensor& value) {
-    const at::Tensor to = value.to(running.scalar_type());
-    if (layer.momentum)
-      running.lerp_(to, *layer.momentum);
-    else
-      running.lerp_(to, layer.batches.to(running.scalar_type()).reciprocal());
+    const at::Tensor from = running.to(value.scalar_type());
+    running.copy_(layer.momentum
+                      ? from.lerp(value, *layer.momentum)
+                      : from.lerp(value, layer.batches.to(value.scalar_type()).reciprocal()));
   };
   move(layer.running_mean, stats.means);
   move(layer.running_var, stats.variance);
@@ -126,11 +122,13 @@ class FusedNormalize : public torch::autograd::Function<FusedNormalize> {
     const NormKernels& kernels = static_cast<const HeldKernels&>(*held).kernels;
     const at::Tensor gradient = in_order(gradients[0]);
     const bool is_empty = input.numel() == 0;
-    at::Tensor sum = at::zeros_like(mean);
-    at::Tensor product = at::zeros_like(mean);
+    at::Tensor sum;
+    at::Tensor product;
     variable_list results(7);
-    results[1] = results[2] = at::zeros_like(weight);
-    if (!is_empty) {
+    if (is_empty) {
+      sum = product = at::zeros_like(mean);
+      results[1] = results[2] = at::zeros_like(weight);
+    } else {
       std::tie(sum, product, results[1], results[2]) =
           kernels.sum_gradient(gradient, input, mean, scale, weight, context->needs_input_grad(1),
                                context->needs_input_grad(2));
@@ -180,7 +178,8 @@ const NormKernels& torch_norm_kernels() {
   return kernels;
 }
 
-at::Tensor fused_batch_norm(const at::Tensor& input, const NormLayer& layer, int ranks,
+at::Tensor fused_batch_norm(const at::Tensor& input, const NormLayer& layer,
+                            const Collective& ranks,
                             const std::shared_ptr<TensorCollective>& tensors,
                             const NormKernels& kernels) {
   const at::Tensor ordered = in_order(input);
@@ -190,9 +189,11 @@ at::Tensor fused_batch_norm(const at::Tensor& input, const NormLayer& layer, int
     move_running(layer, found);
     return found;
   }();
-  // A graph has no place for what is undefined.
+  // A graph has no place for what is undefined. The kernels take parameters in order, of the type
+  // in which they add. Autograd gives the gradients their own type again.
   const auto or_constant = [&stats](const at::Tensor& parameter, double value) {
-    return parameter.defined() ? parameter : at::full_like(stats.mean, value);
+    if (!parameter.defined()) return at::full_like(stats.mean, value);
+    return parameter.to(stats.mean.scalar_type()).contiguous();
   };
   return FusedNormalize::apply(ordered, or_constant(layer.weight, 1), or_constant(layer.bias, 0),
                                stats, layer.eps, tensors, &kernels);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ddprun/collective.h>
 #include <ddprun/tensor_collective.h>
 
 #include <memory>
@@ -28,7 +29,7 @@ struct NormKernels {
   at::Tensor (*normalize)(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                           const at::Tensor& mean, const at::Tensor& scale, double eps);
   // By channel the sum of the gradient, and its sum with the centred input. Then the gradients of
-  // weight and bias, which are undefined if nobody needs them.
+  // weight and bias, which may be undefined if nobody needs them.
   Four (*sum_gradient)(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& mean,
                        const at::Tensor& scale, const at::Tensor& weight, bool of_weight,
                        bool of_bias);
@@ -54,8 +55,9 @@ struct NormLayer {
 
 // Normalises each channel of (N, C, …) with the mean and variance of the batches of all ranks.
 // Moves the running ones of the layer. All ranks must call it, and its backward(), in the same
-// order. N may be 0 on some ranks. The host waits for no GPU.
-at::Tensor fused_batch_norm(const at::Tensor& input, const NormLayer& layer, int ranks,
+// order. N may be 0 on some ranks. The host waits for no GPU, so it does not see N of 0 on all.
+at::Tensor fused_batch_norm(const at::Tensor& input, const NormLayer& layer,
+                            const Collective& ranks,
                             const std::shared_ptr<TensorCollective>& tensors,
                             const NormKernels& kernels);
 

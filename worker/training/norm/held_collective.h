@@ -1,7 +1,9 @@
-// Both forms of batch norm over all ranks keep this for backward().
+// Both forms of batch norm over all ranks share this: what travels, and what backward() needs.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <ddprun/collective.h>
 #include <ddprun/tensor_collective.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -10,6 +12,16 @@
 #include <utility>
 
 namespace ddprun::worker {
+
+// Row r is what rank r gives. The sum with zeros changes no bit, and works with any number of
+// channels and on any device. The row's last element is the rank's count.
+inline at::Tensor rows_of_all(const at::Tensor& mine, const Collective& ranks,
+                              TensorCollective& tensors) {
+  at::Tensor rows = at::zeros({ranks.world_size(), mine.numel()}, mine.options());
+  rows[ranks.rank()].copy_(mine);
+  tensors.all_reduce(rows, Reduction::kSum, "batch norm");
+  return rows;
+}
 
 // The graph keeps them: it may outlive its module.
 struct HeldCollective : torch::CustomClassHolder {

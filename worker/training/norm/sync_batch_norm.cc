@@ -47,15 +47,6 @@ struct Moments {
   at::Tensor count;     // one number
 };
 
-// Row r is what rank r gives. The sum with zeros changes no bit, and works with any number of
-// channels and on any device. The row's last element is the rank's count.
-at::Tensor rows_of_all(const at::Tensor& mine, const Collective& ranks, TensorCollective& tensors) {
-  at::Tensor rows = at::zeros({ranks.world_size(), mine.numel()}, mine.options());
-  rows[ranks.rank()].copy_(mine);
-  tensors.all_reduce(rows, Reduction::kSum, "batch norm");
-  return rows;
-}
-
 // Each rank's mean and variance, weighted by its count: as good as two walks over the joined batch.
 Moments combine(const at::Tensor& rows, std::int64_t channels) {
   const at::Tensor counts = rows.narrow(1, 2 * channels, 1);
@@ -80,7 +71,7 @@ Moments moments_of_all(const at::Tensor& input, const Collective& ranks,
     variance = (input.to(at::kDouble) - beside(mean, input)).square_().mean(dims);
   }
   const at::Tensor count = at::full({1}, static_cast<double>(values), options);
-  return combine(rows_of_all(at::cat({mean, variance, count}), ranks, tensors), channels);
+  return combine(worker::rows_of_all(at::cat({mean, variance, count}), ranks, tensors), channels);
 }
 
 // torch/nn/modules/_functions.py of 2.11, SyncBatchNorm, with sums in float64.
@@ -225,7 +216,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
         input,
         {weight, bias, running_mean, running_var, tracks ? num_batches_tracked : at::Tensor(),
          options.momentum(), options.eps()},
-        ranks_->world_size(), collective_, worker::torch_norm_kernels());
+        *ranks_, collective_, worker::torch_norm_kernels());
   }
   const Moments moments = [&] {
     const at::NoGradGuard no_grad;

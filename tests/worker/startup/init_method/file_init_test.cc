@@ -1,7 +1,7 @@
 // Ranks that meet at a file.
 #include "worker/startup/init_method/file_init.h"
 
-#include <ddprun/spawn.h>
+#include <ddprun/process.h>
 #include <fmt/format.h>
 #include <sched.h>
 

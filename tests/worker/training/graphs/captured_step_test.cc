@@ -204,7 +204,6 @@ TEST(StepCounts, GiveAdamTheBitsOfStepsThatTheHostCounts) {
   expect_the_bits_of_the_host<Adam, torch::optim::AdamParamState>(2);
 }
 
-// A replay of the played graph steps nothing, so the test counts on the device for it.
 // A replay of the played graph steps nothing. So the count on the device is that of before it.
 TEST(StepCounts, TakeStepsBetweenReplaysIn) {
   Model<Adam> model;
