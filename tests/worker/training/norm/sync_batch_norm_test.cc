@@ -276,6 +276,7 @@ TEST(FusedBatchNorm, KeepsTheOrderOfMemoryAndTheType) {
     y.sum().backward();
     EXPECT_EQ(x.grad().scalar_type(), torch::kBFloat16);
     EXPECT_EQ(norm->weight.grad().scalar_type(), torch::kFloat);
+    norm->zero_grad();
     norm->to(torch::kBFloat16);
     const at::Tensor parameters_too = apply_fused(ranks, norm, x);
     parameters_too.sum().backward();
