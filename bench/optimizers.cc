@@ -4,8 +4,8 @@
 //   bench-optimizers KIND[,KIND…] ours|libtorch MIB STEPS [--device=cpu|cuda]
 //
 // KIND: sgd (momentum), sgd-decay (and weight decay), adam or adamw. With @resnet50 behind it the
-// parameters are the 161 of a ResNet-50, and not MIB of layers. Prints for each kind a line with
-// its name and the median seconds of a step.
+// parameters are those of bench/step's ResNet-50, and not MIB of layers. Prints for each kind a
+// line with its name and the median seconds of a step.
 #include <ATen/Parallel.h>
 #include <ddprun/optimizers.h>
 #include <fmt/format.h>
@@ -14,16 +14,15 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdint>
 #include <exception>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "bench/median.h"
+#include "bench/step_models.h"
 
 namespace {
 
@@ -78,42 +77,16 @@ std::optional<Order> parse(const std::vector<std::string>& words) {
   return is_good ? std::optional(order) : std::nullopt;
 }
 
-using Sizes = std::vector<std::int64_t>;
-
-// Layers of 4 MiB.
-std::vector<Sizes> sizes_of_layers(int mib) {
-  return {static_cast<std::size_t>((mib + 3) / 4), Sizes{1024, 1024}};
-}
-
-// As in torchvision: 25.6 million numbers.
-std::vector<Sizes> sizes_of_resnet50() {
-  std::vector<Sizes> sizes;
-  const auto add = [&sizes](std::int64_t to, std::int64_t from, std::int64_t side) {
-    sizes.insert(sizes.end(), {{to, from, side, side}, {to}, {to}});  // with its batch norm
-  };
-  add(64, 3, 7);
-  std::int64_t from = 64;
-  for (const auto& [width, blocks] : {std::pair{64, 3}, {128, 4}, {256, 6}, {512, 3}}) {
-    for (int block = 0; block < blocks; ++block) {
-      add(width, from, 1);
-      add(width, width, 3);
-      add(4 * width, width, 1);
-      if (block == 0) add(4 * width, from, 1);
-      from = 4 * width;
-    }
-  }
-  sizes.insert(sizes.end(), {{1000, from}, {1000}});
-  return sizes;
-}
-
-// With gradients.
+// Those of a ResNet-50, or layers of 4 MiB. With gradients.
 std::vector<at::Tensor> parameters(const Order& order, const std::string& kind) {
-  const bool is_resnet = kind.ends_with(kResNet50);
   std::vector<at::Tensor> made;
-  for (const Sizes& sizes : is_resnet ? sizes_of_resnet50() : sizes_of_layers(order.mib)) {
-    made.push_back(torch::randn(sizes, order.device).requires_grad_(true));
-    made.back().mutable_grad() = torch::randn(sizes, order.device);
+  if (kind.ends_with(kResNet50)) {
+    made = bench::make_model("resnet50", order.device)->parameters();
+  } else {
+    for (int i = 0; i < order.mib; i += 4)
+      made.push_back(torch::randn({1024, 1024}, order.device).requires_grad_(true));
   }
+  for (at::Tensor& parameter : made) parameter.mutable_grad() = torch::randn_like(parameter);
   return made;
 }
 

@@ -11,28 +11,23 @@ import time
 
 import torch
 
+sys.dont_write_bytecode = True
+
+from step_models import make_model  # noqa: E402
+
 WARM_UPS = 2
 SIDE = 1024  # of a layer: 4 MiB
 
 
-def sizes_of_resnet50():
-    """As in torchvision: 161 parameters, 25.6 million numbers."""
-    sizes = []
-
-    def add(to, of, side):
-        sizes.extend([(to, of, side, side), (to,), (to,)])  # with its batch norm
-
-    add(64, 3, 7)
-    of = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            add(width, of, 1)
-            add(width, width, 3)
-            add(4 * width, width, 1)
-            if block == 0:
-                add(4 * width, of, 1)
-            of = 4 * width
-    return [*sizes, (1000, of), (1000,)]
+def parameters_of(model, mib, device):
+    """Those of a model, or layers of 4 MiB. With gradients."""
+    if model:
+        parameters = list(make_model(model, device).parameters())
+    else:
+        parameters = [torch.randn(SIDE, SIDE, device=device, requires_grad=True) for _ in range(0, mib, 4)]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    return parameters
 
 
 def optimizer_of(kind, parameters, fused):
@@ -63,11 +58,7 @@ def main():
     torch.set_num_threads(1)
     for kind in kinds.split(","):
         name, _, model = kind.partition("@")
-        sizes = sizes_of_resnet50() if model else [(SIDE, SIDE)] * len(range(0, int(mib), 4))
-        parameters = [torch.randn(each, device=device, requires_grad=True) for each in sizes]
-        for parameter in parameters:
-            parameter.grad = torch.randn(parameter.shape, device=device)
-        optimizer = optimizer_of(name, parameters, how == "fused")
+        optimizer = optimizer_of(name, parameters_of(model, int(mib), device), how == "fused")
         print(kind, median_seconds(optimizer, int(steps), device), flush=True)
 
 

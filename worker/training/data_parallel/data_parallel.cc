@@ -397,7 +397,7 @@ void DataParallel::count_step() {
 }
 
 void DataParallel::note_settings(const torch::optim::Optimizer& optimizer) {
-  if (collective_->is_capturing() && counts_on_host(typeid(optimizer))) {
+  if (counts_on_host(typeid(optimizer)) && collective_->is_capturing()) {
     throw std::runtime_error(
         "step() in a capture: this optimizer counts its steps on the host, and a graph repeats the "
         "number. Take ddprun::Adam or ddprun::AdamW");

@@ -62,7 +62,6 @@ void FusedSgd::add(const at::Tensor& parameter, at::Tensor* buffer) {
   if (waiting_.contains(parameter.unsafeGetTensorImpl())) step();
   waiting_.insert(parameter.unsafeGetTensorImpl());
   const bool is_first = buffer != nullptr && !buffer->defined();
-  if (is_first) StepCounts::refuse_in_a_capture("the first step of a parameter with momentum");
   Batch& batch = (is_first ? first_ : later_)[{parameter.device(), parameter.scalar_type()}];
   batch.parameters.push_back(parameter);
   batch.gradients.push_back(parameter.grad());
@@ -94,7 +93,6 @@ void FusedAdam::settle(const at::Tensor& parameter) {
 }
 
 void FusedAdam::add(const AdamNumbers& of, std::int64_t& steps, const at::Tensor& count) {
-  settle(of.parameter);
   waiting_.insert(of.parameter.unsafeGetTensorImpl());
   Batch& batch = batches_[{of.parameter.device(), of.parameter.scalar_type()}];
   batch.parameters.push_back(of.parameter);

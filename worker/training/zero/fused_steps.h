@@ -78,9 +78,9 @@ class FusedAdam {
   explicit FusedAdam(const AdamSettings& settings) : settings_(settings) {}
   // Steps those that wait, if the parameter is among them.
   void settle(const at::Tensor& parameter);
-  // Adds a parameter, behind settle(). `steps`: the count of its steps so far. step() adds one to
-  // it, so it must live until then. `count`: the same on the parameter's device, where StepCounts
-  // keeps it.
+  // Adds a parameter. Call settle() with it before: it may not wait already. `steps`: the count of
+  // its steps so far. step() adds one to it, so it must live until then. `count`: the same on the
+  // parameter's device, where StepCounts keeps it.
   void add(const AdamNumbers& of, std::int64_t& steps, const at::Tensor& count = {});
   // Steps those that wait.
   void step();

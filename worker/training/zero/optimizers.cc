@@ -60,7 +60,6 @@ at::Tensor first_sgd(const at::Tensor& parameter, const torch::optim::SGDOptions
 void step_sgd(const at::Tensor& parameter, const torch::optim::SGDOptions& options,
               at::Tensor* buffer) {
   if (buffer != nullptr && !buffer->defined()) {
-    StepCounts::refuse_in_a_capture("the first step of a parameter with momentum");
     *buffer = first_sgd(parameter, options);
     return;
   }
@@ -167,6 +166,8 @@ void step_group(torch::optim::SGD& optimizer, torch::optim::OptimizerParamGroup&
     at::Tensor* buffer = nullptr;
     if (options.momentum() != 0)
       buffer = &state_of<torch::optim::SGDParamState>(optimizer, parameter).momentum_buffer();
+    if (buffer != nullptr && !buffer->defined())
+      StepCounts::refuse_in_a_capture("the first step of a parameter with momentum");
     const std::array all{parameter, parameter.grad(), buffer == nullptr ? at::Tensor() : *buffer};
     if (fits_fused(all, form)) {
       fused.add(parameter, buffer);
