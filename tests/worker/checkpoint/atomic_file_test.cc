@@ -14,7 +14,6 @@
 #include <string>
 
 #include "tests/examples/temporary_folder.h"
-#include "tests/support/under_tsan.h"
 
 namespace ddprun::worker {
 namespace {
@@ -187,8 +186,7 @@ void kill_a_writer_after(int writes, const std::filesystem::path& path,
 
 TEST_F(AtomicFileTest, IsWholeAfterAKillAtAnyMoment) {
   int caught_writing = 0;
-  const int enough = support::less_under_tsan(30, 9);
-  for (int round = 0; round < enough || (caught_writing == 0 && round < 30); ++round) {
+  for (int round = 0; round < 30; ++round) {
     kill_a_writer_after(1 + round % 3, path(), temporary());
     const std::string bytes = read_bytes(path());
     ASSERT_EQ(bytes.size(), kLargeBytes);

@@ -15,7 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/under_tsan.h"
 #include "tests/worker/forked_ranks.h"
 #include "worker/collective/kernels/ring_order.h"
 #include "worker/collective/shm/shm_layout.h"
@@ -64,7 +63,7 @@ std::vector<std::string> files_left() {
 // The most time for an event that must come at once; a rank that hangs is killed by SIGALRM.
 constexpr unsigned kSoonSeconds = 10;
 
-constexpr std::size_t kLargeSum = support::less_under_tsan(3'000'001, 700'001);
+constexpr std::size_t kLargeSum = 3'000'001;
 
 class ShmRanks : public ::testing::TestWithParam<int> {};
 
@@ -166,7 +165,7 @@ TEST_P(ShmRanks, SurviveARandomMixtureOfOperations) {
     auto* data = reinterpret_cast<std::int32_t*>(memory.get());
     std::mt19937 random(11);
     const int world = collective.world_size();
-    for (int round = 0; round < support::less_under_tsan(2000, 400); ++round) {
+    for (int round = 0; round < 2000; ++round) {
       const std::size_t count = random() % kMost + 1;
       const auto kind = random() % 8;
       if (kind == 0) collective.barrier();

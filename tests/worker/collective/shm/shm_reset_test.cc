@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/under_tsan.h"
 #include "tests/worker/forked_ranks.h"
 #include "worker/collective/shm/shm_collective.h"
 
@@ -70,7 +69,7 @@ TEST(ShmReset, LeavesNothingOfBeforeWhereverARankStops) {
     const auto memory = collective.allocate(kElements * sizeof(float));
     auto* values = reinterpret_cast<float*>(memory.get());
     std::mt19937 dice(7);  // the same on all ranks
-    for (int round = 0; round < support::less_under_tsan(200, 50); ++round) {
+    for (int round = 0; round < 200; ++round) {
       const auto stops = dice() % 4;
       const auto after = dice() % 6;
       std::vector<std::size_t> plan;

@@ -12,7 +12,6 @@
 #include <numeric>
 #include <string>
 
-#include "tests/support/under_tsan.h"
 #include "tests/worker/collective/tcp/tcp_ranks.h"
 #include "worker/collective/kernels/bfloat16_kernels.h"
 #include "worker/collective/kernels/reduce_kernels.h"
@@ -90,7 +89,7 @@ void expect_reductions(Collective& ranks) {
     for (const Reduction reduction : {Reduction::kSum, Reduction::kWideSum, Reduction::kAverage,
                                       Reduction::kMin, Reduction::kMax}) {
       if (reduction == Reduction::kAverage && !is_float) continue;
-      for (const std::size_t count : {1, 4099, support::less_under_tsan(70'001, 20'011)}) {
+      for (const std::size_t count : {1, 4099, 70'001}) {
         const auto memory = ranks.allocate(count * size_of(dtype));
         fill(memory.get(), count, dtype, rank);
         ranks.wait(ranks.launch({memory.get(), count, dtype}, reduction));
