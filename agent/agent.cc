@@ -79,7 +79,9 @@ class Agent {
   void perform(const LeaveJob& action);
   void perform(const Finish& action);
 
+  void start_workers();
   void start_worker(int local_rank);
+  bool forget_start(int signo);
   void look_for_a_pointless_restart();
   void give_up(const std::string& why);
 
@@ -95,7 +97,8 @@ class Agent {
   Monitors monitors_;
   RecordWatch records_;
   SharedLease lease_;
-  Time first_sign_{};  // of the failure that is being told
+  Time first_sign_{};         // of the failure that is being told
+  bool is_starting_ = false;  // StartWorkers is being performed: imports go on
   int exit_code_ = 1;
   std::unique_ptr<NodeServices> services_;   // it calls on_message(), which needs all of the above
   std::unique_ptr<StatusPort> status_port_;  // last: it looks at all of the above
@@ -312,6 +315,13 @@ void Agent::perform(const StartWorkers& /*action*/) {
       if (is_current && lifecycle_.phase() == Phase::kRunning) give_up(why);
     });
   lease_.attempt_begins();
+  is_starting_ = true;
+  workers_.prepare_attempt([this] { start_workers(); });
+}
+
+void Agent::start_workers() {
+  is_starting_ = false;
+  const rendezvous::Round& round = lifecycle_.round();
   workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
@@ -338,7 +348,23 @@ void Agent::start_worker(int local_rank) {
   });
 }
 
+// Returns whether the workers were still to be started. Then they end as if the signal had met them
+// in their imports.
+bool Agent::forget_start(int signo) {
+  if (!std::exchange(is_starting_, false)) return false;
+  workers_.forget_attempt();
+  asio::post(loop_, [this, signo] {
+    std::vector<WorkerExit> exits;
+    exits.reserve(static_cast<std::size_t>(config_.worker_count));
+    for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
+      exits.push_back({.local_rank = local_rank, .exit_code = -signo});
+    perform(lifecycle_.workers_exited(exits, now()));
+  });
+  return true;
+}
+
 void Agent::perform(const SignalWorkers& action) {
+  if (forget_start(action.signo)) return;
   workers_.children().ask_to_end(action.signo);
   reporter_.workers_asked_to_end();
 }

@@ -4,35 +4,9 @@
 #include <sys/uio.h>
 
 #include <cstring>
+#include <vector>
 
 namespace ddprun {
-namespace {
-
-using Output = decltype(ReleaseHead::output);
-
-// A message of `size`, with room for the descriptors. `size` must outlive it.
-class HeadMessage {
- public:
-  explicit HeadMessage(std::uint64_t& size) : bytes_{&size, sizeof(size)} {
-    message_.msg_iov = &bytes_;
-    message_.msg_iovlen = 1;
-    message_.msg_control = control_.data();
-    message_.msg_controllen = control_.size();
-  }
-  HeadMessage(const HeadMessage&) = delete;
-  HeadMessage& operator=(const HeadMessage&) = delete;
-  ~HeadMessage() = default;
-
-  msghdr& message() { return message_; }
-  cmsghdr* rights() { return CMSG_FIRSTHDR(&message_); }
-
- private:
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(Output))> control_{};
-  iovec bytes_;
-  msghdr message_{};
-};
-
-}  // namespace
 
 std::string hidden_name(std::string_view name) {
   std::string hidden(name);
@@ -40,24 +14,41 @@ std::string hidden_name(std::string_view name) {
   return hidden;
 }
 
+bool send_head(int socket, std::uint64_t size, std::span<const int> descriptors) {
+  iovec bytes{&size, sizeof(size)};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  std::vector<char> control(CMSG_SPACE(descriptors.size_bytes()));  // new aligns it for a cmsghdr
+  if (!descriptors.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
+  }
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(size));
+}
+
 bool send_release_head(int socket, const ReleaseHead& head) {
-  std::uint64_t size = head.size;
-  HeadMessage sent(size);
-  sent.rights()->cmsg_level = SOL_SOCKET;
-  sent.rights()->cmsg_type = SCM_RIGHTS;
-  sent.rights()->cmsg_len = CMSG_LEN(sizeof(Output));
-  std::memcpy(CMSG_DATA(sent.rights()), head.output.data(), sizeof(Output));
-  return ::sendmsg(socket, &sent.message(), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(size));
+  return send_head(socket, head.size, head.output);
 }
 
 std::optional<ReleaseHead> receive_release_head(int socket) {
   ReleaseHead head;
-  HeadMessage got(head.size);
-  if (::recvmsg(socket, &got.message(), MSG_CMSG_CLOEXEC) !=
-          static_cast<ssize_t>(sizeof(head.size)) ||
-      got.rights() == nullptr)
+  iovec bytes{&head.size, sizeof(head.size)};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(head.output))> control{};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof(head.size)) ||
+      CMSG_FIRSTHDR(&message) == nullptr)
     return std::nullopt;
-  std::memcpy(head.output.data(), CMSG_DATA(got.rights()), sizeof(Output));
+  std::memcpy(head.output.data(), CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(head.output));
   return head;
 }
 

@@ -172,6 +172,13 @@ enum class StandbyMode {
   kOn,  // also where memory is short
 };
 
+// --share-imports.
+enum class SharedImports {
+  kAuto,  // two workers or more, and a script that looks as if it imported much
+  kOff,
+  kOn,  // every plain Python program
+};
+
 struct AgentConfig {
   std::string called = "ddprun";  // the program's name in its own lines
   RendezvousPlan rendezvous;
@@ -188,6 +195,7 @@ struct AgentConfig {
   OutputPlan output;
   bool python_hook = true;  // Python workers get agent/standby/python/
   StandbyMode standby = StandbyMode::kAuto;
+  SharedImports share_imports = SharedImports::kAuto;
   // --virtual-local-rank: every worker gets LOCAL_RANK=0. It sees one device only: entry
   // [local rank] of this list, in CUDA_VISIBLE_DEVICES. Empty: off.
   std::vector<std::string> virtual_devices;

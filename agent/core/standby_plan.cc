@@ -8,12 +8,13 @@ void StandbyPlan::attempt_started(Time now) {
   running_ = true;
   settled_ = false;
   started_ = now;
-  look_at_ = wanted_ ? now + kLook : Time::max();
+  look_at_ = now + kLook;
 }
 
 void StandbyPlan::attempt_ended() {
   running_ = false;
   look_at_ = Time::max();
+  std::ranges::replace(standbys_, State::kEnded, State::kNone);
 }
 
 std::optional<int> StandbyPlan::looked(const std::vector<std::uint64_t>& steps, Time now) {
@@ -55,6 +56,14 @@ std::optional<int> StandbyPlan::next() const {
   const auto cold = std::ranges::find(standbys_, State::kNone);
   if (cold == standbys_.end()) return std::nullopt;
   return static_cast<int>(cold - standbys_.begin());
+}
+
+std::vector<int> StandbyPlan::missing() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < standbys_.size(); ++rank) {
+    if (standbys_[rank] == State::kNone) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
 }
 
 std::optional<int> StandbyPlan::warmed_rank() const {

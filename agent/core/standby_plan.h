@@ -50,6 +50,8 @@ class StandbyPlan {
   // Returns the worker whose standby is to be started now. Nothing if there is none, or if one is
   // being warmed already.
   std::optional<int> next() const;
+  // Returns the workers that have no standby and can have one.
+  std::vector<int> missing() const;
   void warming(int local_rank, Time now);
   bool is_waiting(int local_rank) const;
   // The workers of this attempt have done their first step, or had the time for it.

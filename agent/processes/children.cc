@@ -184,6 +184,13 @@ Result<pid_t> Children::spawn_standby(const SpawnSpec& spec, int cgroup_fd) {
   return made->pid;
 }
 
+bool Children::take_standby(pid_t pid) {
+  const auto stat = read_process_stat(pid);
+  if (!stat || stat->parent != ::getpid()) return false;
+  standbys_.insert(pid);
+  return true;
+}
+
 void Children::end_standby(pid_t standby) const {
   if (standbys_.contains(standby)) ::kill(standby, SIGKILL);
 }

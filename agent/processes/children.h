@@ -59,6 +59,8 @@ class Children {
   // Starts a process that is no worker yet. It gets no signal from the functions below, and reap()
   // does not return it. `cgroup_fd`: as in use_cgroup().
   Result<pid_t> spawn_standby(const SpawnSpec& spec, int cgroup_fd);
+  // The same for a process that a fork server has made. False if it is no child of ours.
+  bool take_standby(pid_t pid);
   // That process is a worker from now on.
   void adopt(pid_t standby, int local_rank);
   // Ends that process. Does nothing if it has ended: its pid may belong to somebody else.

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -23,16 +22,20 @@
 #include "agent/standby/hook_text.h"
 #include "agent/standby/python_program.h"
 #include "agent/standby/shown_environment.h"
+#include "agent/standby/standby_socket.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
 #include "base/memory_cgroup.h"
+#include "base/numbers.h"
 #include "proto/standby.h"
 
 namespace ddprun::agent {
 namespace {
 
-// For all standbys of an attempt together. One that has not gone by then is stopped, or hangs.
+// For all standbys of an attempt together, and more for each. One that has not gone by then is
+// stopped, or hangs.
 constexpr std::chrono::milliseconds kReleaseLimit{1000};
+constexpr std::chrono::milliseconds kReleaseOfOne{100};
 // The longest thing that a standby says: why it refuses.
 constexpr std::size_t kAnswerBytes = 256;
 // The memory of a standby. One that has imported PyTorch and its DDP has 346 MiB private.
@@ -42,10 +45,20 @@ constexpr std::uint64_t kStandbyBytes = std::uint64_t{400} << 20;
 // import.
 constexpr const char* kHookFolder = "/hook";
 constexpr const char* kHookFile = "/hook/sitecustomize.py";
+constexpr const char* kImportsFile = "/hook/imports.py";
+constexpr const char* kScriptFile = "/hook/script.py";
+constexpr const char* kForkServerFile = "/hook/fork_server.py";
 constexpr const char* kStandbyFile = "/hook/standby.py";
 
-// DDPRUN_HOOK of a standby, by the descriptor of its connection; and of a worker, which has none.
+// How long workers wait for standbys that are forked. Each takes some 10 ms; a host may be busy.
+constexpr std::chrono::seconds kLongestForks{5};
+// And the end of an attempt, for those that are on their way.
+constexpr std::chrono::milliseconds kRestOfForks{100};
+
+// DDPRUN_HOOK of a standby and of a fork server, by the descriptor of their connection. A worker
+// has none.
 std::string standby_value() { return fmt::format("{}:{}", ::getpid(), kControlFd); }
+std::string fork_server_value() { return fmt::format("{}:{}:fork", ::getpid(), kControlFd); }
 std::string worker_value() { return fmt::format("{}:", ::getpid()); }
 
 // Leads Python to the hook, and tells the hook its task.
@@ -61,35 +74,6 @@ void add_hook(std::vector<std::string>& env, const std::string& folder, const st
   if (given) set_variable(env, "DDPRUN_PYTHONPATH", path);
   set_variable(env, name, path.empty() ? folder : folder + ":" + path);
   set_variable(env, kHookVariable, value);
-}
-
-// Returns whether the socket is ready before `until`. A signal's handler may interrupt the wait.
-bool await_ready(int socket, short event, Time until) {
-  pollfd ready{socket, event, 0};
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now()).count();
-    const int found = ::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 1)));
-    if (found >= 0 || errno != EINTR) return found > 0;
-  }
-}
-
-bool send_all(int socket, std::string_view text, Time until) {
-  while (!text.empty()) {
-    if (!await_ready(socket, POLLOUT, until)) return false;
-    const ssize_t sent = ::send(socket, text.data(), text.size(), MSG_NOSIGNAL);
-    if (sent <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(sent));
-  }
-  return true;
-}
-
-// Returns the answer of a standby to its release. Empty if none came in time.
-std::string await_answer(int socket, Time until) {
-  std::string said(kAnswerBytes, '\0');
-  if (!await_ready(socket, POLLIN, until)) return "";
-  const ssize_t size = ::read(socket, said.data(), said.size());
-  said.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
-  return said;
 }
 
 // Returns the changes to the variables `before`. Each is NAME=VALUE, or NAME for one that is gone,
@@ -121,9 +105,11 @@ bool write_file(const std::string& path, std::string_view text) {
 }  // namespace
 
 struct Standbys::Standby {
-  Standby(asio::io_context& loop, int rank) : local_rank(rank), socket(loop) {}
+  Standby(asio::io_context& loop, int rank, const Cold& program)
+      : local_rank(rank), started_as(program), socket(loop) {}
   const int local_rank;
-  pid_t pid = 0;
+  const Cold started_as;
+  pid_t pid = 0;  // 0: a fork server makes it just now
   Socket socket;
   std::array<char, kAnswerBytes> said{};
 };
@@ -135,6 +121,8 @@ Standbys::Standbys(asio::io_context& loop, const AgentConfig& config, Children& 
       children_(children),
       cgroup_(std::move(cgroup)),
       plan_(config.standby != StandbyMode::kOff, config.worker_count),
+      fork_server_(loop, children, [this] { fork_server_changed(); }),
+      forks_end_(loop, [this] { fork_late(); }),
       cold_(static_cast<std::size_t>(config.worker_count)),
       standbys_(cold_.size()),
       look_(loop, [this] { look(); }),
@@ -145,8 +133,9 @@ void Standbys::open() {
     // Without a free descriptor the next step ends the job, and names the limit.
     if (made.error().code() != ErrorCode::kLimit)
       log::warning(fmt::format("{}; workers start without standbys", made.error().message()));
-    remove_files();
+    return remove_files();
   }
+  start_fork_server();
 }
 
 Result<void> Standbys::make_files() {
@@ -159,26 +148,135 @@ Result<void> Standbys::make_files() {
   const std::string path = scratch_ + kHookFolder;
   if (takes_hook_ &&
       (::mkdir(path.c_str(), S_IRWXU) != 0 || !write_file(scratch_ + kHookFile, kHookText) ||
+       !write_file(scratch_ + kImportsFile, kImportsText) ||
+       !write_file(scratch_ + kScriptFile, kScriptText) ||
+       !write_file(scratch_ + kForkServerFile, kForkServerText) ||
        !write_file(scratch_ + kStandbyFile, kStandbyText)))
     return Error(ErrorCode::kSystem, "write the Python hook into " + path);
   pages_.emplace(std::move(*pages));
   return {};
 }
 
+void Standbys::start_fork_server() {
+  if (!takes_hook_ || !is_worth_sharing(config_, config_.command(0))) return;
+  SpawnSpec program = fork_server_program(config_);
+  shared_ = {program.file, program.argv, program.env, true};
+  add_hook(program.env, scratch_ + kHookFolder, fork_server_value());
+  hide_variables(program.env);
+  program.out = new_output();
+  program.err = new_output();
+  if (const auto started = fork_server_.start(std::move(program)); !started)
+    log::info(fmt::format("imports are not shared: {}", started.error().message()));
+}
+
+void Standbys::prepare(std::function<void()> start) {
+  start_ = std::move(start);
+  is_asked_ = is_late_ = false;
+  // The reporter looks at them from now on.
+  for (int rank = 0; pages_ && rank < config_.worker_count; ++rank) pages_->begin(rank, true);
+  if (fork_server_.is_learning()) forks_end_.set(now() + kLongestForks);
+  go_on();
+}
+
+void Standbys::forget_start() {
+  start_ = nullptr;
+  forks_end_.set(Time::max());
+}
+
+void Standbys::fork_server_changed() {
+  if (start_) return go_on();
+  if (warms()) warm_next();
+}
+
+// Workers wait for imports and forks that go on, and for nothing else.
+void Standbys::go_on() {
+  if (!start_ || fork_server_.is_importing()) return;
+  if (fork_server_.is_learning() && !is_late_) return;
+  if (!std::exchange(is_asked_, true)) {
+    if (fork_server_.is_ready()) fork_missing();
+    forks_end_.set(now() + kLongestForks);
+  }
+  if (is_forking()) return;
+  forks_end_.set(Time::max());
+  std::exchange(start_, nullptr)();
+}
+
+bool Standbys::is_forking() const {
+  return std::ranges::any_of(
+      standbys_, [](const auto& standby) { return standby != nullptr && standby->pid == 0; });
+}
+
+// Nobody would know them as standbys at the end of their attempt, which may come before they speak.
+void Standbys::end_forks() {
+  const Time until = now() + kRestOfForks;
+  for (const auto& standby : std::vector(standbys_)) {
+    if (!standby || standby->pid != 0) continue;
+    boost::system::error_code ignored;
+    standby->socket.cancel(ignored);
+    heard(standby, await_answer(standby->socket.native_handle(), kAnswerBytes, until));
+  }
+}
+
+void Standbys::fork_late() {
+  is_late_ = true;
+  if (fork_server_.is_learning()) return go_on();
+  for (const auto& standby : std::vector(standbys_)) {
+    if (standby && standby->pid == 0) drop(standby->local_rank, "its fork takes too long", false);
+  }
+  fork_server_.end("it hangs");
+  go_on();
+}
+
+void Standbys::fork_missing() {
+  std::vector<ForkServer::Order> orders;
+  std::vector<FileHandle> ends;
+  for (const int rank : plan_.missing()) {
+    const auto standby = std::make_shared<Standby>(loop_, rank, shared_);
+    auto end = connect_standby(standby->socket);
+    if (!end) return tell_why(rank, end.error().message());
+    orders.push_back({end->get(), pages_->variable(rank)});
+    ends.push_back(std::move(*end));
+    standbys_[static_cast<std::size_t>(rank)] = standby;
+    plan_.warming(rank, now());
+    hear(standby);
+  }
+  look_.set(plan_.look_again_at());
+  if (!orders.empty()) fork_server_.make(orders, cgroup_());
+}
+
+// All workers have imported what they need, or had the time for it.
+void Standbys::learn() {
+  if (!fork_server_.can_learn() || std::exchange(has_learned_, true)) return;
+  std::vector<std::string> pages;
+  pages.reserve(standbys_.size());
+  for (int rank = 0; rank < config_.worker_count; ++rank) pages.push_back(pages_->variable(rank));
+  if (may_restart_ && fork_server_.is_ready())
+    fork_server_.learn(pages);
+  else
+    fork_server_.remember(pages);
+}
+
+void Standbys::expect_no_restart() {
+  may_restart_ = false;
+  learn();
+  end();
+}
+
 std::optional<pid_t> Standbys::begin_worker(SpawnSpec& worker) {
   if (!pages_) return std::nullopt;
   const auto rank = static_cast<std::size_t>(worker.local_rank);
   set_variable(worker.env, kWorkerPageVariable, pages_->variable(worker.local_rank));
-  if (rank == 0) release_until_ = now() + kReleaseLimit;
+  if (rank == 0) release_until_ = now() + kReleaseLimit + kReleaseOfOne * config_.worker_count;
   const auto standby = std::move(standbys_[rank]);
   const bool waits = standby && plan_.is_waiting(worker.local_rank);
   plan_.released(worker.local_rank);  // before let_go(), which may know better
   if (waits && let_go(*standby, worker)) {
-    cold_[rank].env = worker.env;
+    cold_[rank] = {worker.file, worker.argv, worker.env, standby->started_as.is_python};
     children_.adopt(standby->pid, worker.local_rank);
     return standby->pid;
   }
   if (standby) children_.end_standby(standby->pid);
+  // One that was forked leaves notes of what it has imported beside the shared ones.
   pages_->begin(worker.local_rank, false);
   const bool is_python = takes_hook_ && hook_is_there();
   cold_[rank] = {worker.file, worker.argv, worker.env, is_python};
@@ -188,7 +286,7 @@ std::optional<pid_t> Standbys::begin_worker(SpawnSpec& worker) {
 
 // Its own command must be the worker's: the flags of a job do not change, but its program may.
 bool Standbys::let_go(Standby& standby, const SpawnSpec& worker) {
-  const Cold& cold = cold_[static_cast<std::size_t>(worker.local_rank)];
+  const Cold& cold = standby.started_as;
   if (cold.file != worker.file || cold.argv != worker.argv) return false;
   boost::system::error_code ignored;
   standby.socket.cancel(ignored);
@@ -201,7 +299,7 @@ bool Standbys::let_go(Standby& standby, const SpawnSpec& worker) {
   std::string said;
   if (send_release_head(socket, {variables.size(), output}) &&
       send_all(socket, variables, release_until_))
-    said = await_answer(socket, release_until_);
+    said = await_answer(socket, kAnswerBytes, release_until_);
   if (said == "g") return true;
   const bool refused = said.starts_with('!');
   tell_why(worker.local_rank, refused ? said.substr(1) : "it hangs");
@@ -221,13 +319,16 @@ std::vector<WorkerProgress> Standbys::progress() const {
 }
 
 void Standbys::attempt_started(bool may_restart) {
-  if (!may_restart || !pages_) return;
+  may_restart_ = may_restart;
+  if (!pages_ || !(warms() || fork_server_.can_learn())) return;
   plan_.attempt_started(now());
   look_.set(plan_.look_again_at());
 }
 
 void Standbys::attempt_ended() {
   plan_.attempt_ended();
+  end_forks();
+  plan_.attempt_ended();  // those that were on their way can be made again
   look_.set(plan_.look_again_at());
   deaths_.stop();
 }
@@ -238,8 +339,11 @@ void Standbys::look() {
   for (int rank = 0; rank < config_.worker_count; ++rank) steps.push_back(pages_->page(rank).steps);
   if (const auto late = plan_.looked(steps, now())) drop(*late, "its imports take too long", true);
   look_.set(plan_.look_again_at());
-  if (plan_.is_settled()) watch_for_deaths();
-  warm_next();
+  if (!plan_.is_settled()) return;
+  learn();
+  if (!warms()) return;
+  watch_for_deaths();
+  if (!fork_server_.is_learning()) warm_next();
 }
 
 // Only now: the workers hold their locks since their first step at the latest.
@@ -268,6 +372,7 @@ bool Standbys::hook_is_there() const {
 void Standbys::warm_next() {
   const auto rank = plan_.next();
   if (!rank) return;
+  if (fork_server_.is_ready()) return fork_missing();
   if (!can_wait(*rank)) return plan_.give_up();
   if (config_.standby == StandbyMode::kAuto && !has_room()) return plan_.give_up();
   const auto warmed = warm(*rank);
@@ -290,15 +395,12 @@ bool Standbys::has_room() {
 }
 
 Result<void> Standbys::warm(int local_rank) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    return Error(ErrorCode::kSystem, fmt::format("make a socket: {}", describe_errno(errno)));
-  const auto standby = std::make_shared<Standby>(loop_, local_rank);
-  boost::system::error_code failed;
-  standby->socket.assign({}, ends[0], failed);
   const Cold& cold = cold_[static_cast<std::size_t>(local_rank)];
+  const auto standby = std::make_shared<Standby>(loop_, local_rank, cold);
+  auto end = connect_standby(standby->socket);
+  if (!end) return end.error();
   SpawnSpec spec{.local_rank = local_rank, .file = cold.file, .argv = cold.argv, .env = cold.env};
-  spec.control = FileHandle(ends[1]);
+  spec.control = std::move(*end);
   // The output of imports is passed on when it becomes the worker.
   spec.out = new_output();
   spec.err = new_output();
@@ -318,25 +420,42 @@ Result<void> Standbys::warm(int local_rank) {
   return {};
 }
 
+// `said`: "w", or "w" and the pid of one that was forked.
+bool Standbys::knows(Standby& standby, std::string_view said) {
+  if (!said.starts_with('w')) return false;
+  if (standby.pid != 0) return true;
+  const auto pid = parse_whole<pid_t>(said.substr(1));
+  if (!pid || !children_.take_standby(*pid)) return false;
+  standby.pid = *pid;
+  return true;
+}
+
 // Hears that it waits or refuses, and then of its end.
 void Standbys::hear(const std::shared_ptr<Standby>& standby) {
   standby->socket.async_read_some(
       asio::buffer(standby->said),
       [this, standby](const boost::system::error_code& error, std::size_t read) {
-        const int rank = standby->local_rank;
-        // It was let go or dropped meanwhile.
-        if (standbys_[static_cast<std::size_t>(rank)] != standby) return;
-        const std::string_view said(standby->said.data(), read);
-        if (error || said != "w") {
-          drop(rank, said.starts_with('!') ? said.substr(1) : "it has ended", !error);
-        } else if (!descendants(standby->pid).empty()) {
-          drop(rank, "an import has started a process", true);  // it would be there twice
-        } else {
-          plan_.waits(rank);
-          hear(standby);
-        }
-        warm_next();
+        if (error == asio::error::operation_aborted) return;
+        heard(standby, std::string_view(standby->said.data(), error ? 0 : read));
       });
+}
+
+// `said`: empty if it has ended.
+void Standbys::heard(const std::shared_ptr<Standby>& standby, std::string_view said) {
+  const int rank = standby->local_rank;
+  // It was let go or dropped meanwhile.
+  if (standbys_[static_cast<std::size_t>(rank)] != standby) return;
+  const bool refuses = said.starts_with('!');
+  if (!knows(*standby, said)) {
+    drop(rank, refuses ? said.substr(1) : "it has ended", refuses);
+  } else if (!descendants(standby->pid).empty()) {
+    drop(rank, "an import has started a process", true);  // it would be there twice
+  } else {
+    plan_.waits(rank);
+    hear(standby);
+  }
+  if (start_) return go_on();
+  if (warms() && !fork_server_.is_learning()) warm_next();
 }
 
 void Standbys::tell_why(int local_rank, std::string_view why) {
@@ -356,6 +475,8 @@ void Standbys::end() {
   plan_.give_up();
   look_.set(Time::max());
   deaths_.stop();
+  forget_start();
+  fork_server_.end();
   for (auto& standby : standbys_) {
     if (standby) children_.end_standby(standby->pid);
     standby.reset();

@@ -2,8 +2,10 @@
 // go (proto/standby.h). A standby is the worker's own command line. A Python program has the hook
 // in front (python/) and waits before any line of the user. A program of the engine waits in
 // bootstrap(). It becomes the worker when it is given the new round's variables and its stdout and
-// stderr. Every standby may end at any time: then the worker is started cold. Loop's thread; owned
-// by WorkerGroup.
+// stderr. Every standby may end at any time: then the worker is started cold.
+//
+// If imports are shared, a fork server makes the standbys, in milliseconds. So the first workers
+// come of standbys too. Loop's thread; owned by WorkerGroup.
 #pragma once
 
 #include <boost/asio/local/stream_protocol.hpp>
@@ -19,6 +21,7 @@
 #include "agent/core/standby_plan.h"
 #include "agent/processes/children.h"
 #include "agent/standby/death_watch.h"
+#include "agent/standby/fork_server.h"
 #include "agent/standby/worker_pages.h"
 #include "base/alarm.h"
 #include "base/loop.h"
@@ -38,9 +41,15 @@ class Standbys {
   Standbys& operator=(Standbys&&) = delete;
   ~Standbys() = default;
 
-  // Makes the scratch folder with the pages and, for a Python program, the hook. If that fails,
-  // workers start without them; the log says why.
+  // Makes the scratch folder with the pages and, for a Python program, the hook. Starts the fork
+  // server. If that fails, workers start without them; the log says why.
   void open();
+
+  // Calls `start` as soon as an attempt should start its workers. At once, unless they can come of
+  // standbys that are being made. Bounded in time.
+  void prepare(std::function<void()> start);
+  // It is not called any more.
+  void forget_start();
 
   // Makes `worker` complete, before it is started: its page, and what leads it to the hook. If its
   // standby waits, that becomes the worker instead: its pid; the caller then starts nothing. Blocks
@@ -49,6 +58,8 @@ class Standbys {
   // All workers of the attempt have started. `may_restart`: another attempt can follow this one.
   void attempt_started(bool may_restart);
   void attempt_ended();
+  // All workers have ended well: no standby will be needed.
+  void expect_no_restart();
   // Ends all of them: none will be needed any more.
   void end();
   // Also removes the scratch folder. No worker is alive any more.
@@ -72,6 +83,14 @@ class Standbys {
   };
 
   Result<void> make_files();
+  void start_fork_server();
+  void fork_server_changed();
+  void go_on();
+  bool is_forking() const;
+  void end_forks();
+  void fork_late();
+  void fork_missing();
+  void learn();
   bool let_go(Standby& standby, const SpawnSpec& worker);
   void look();
   void watch_for_deaths();
@@ -80,7 +99,10 @@ class Standbys {
   void warm_next();
   bool has_room();
   Result<void> warm(int local_rank);
+  bool warms() const { return may_restart_ && config_.standby != StandbyMode::kOff; }
+  bool knows(Standby& standby, std::string_view said);
   void hear(const std::shared_ptr<Standby>& standby);
+  void heard(const std::shared_ptr<Standby>& standby, std::string_view said);
   static void tell_why(int local_rank, std::string_view why);
   void drop(int local_rank, std::string_view why, bool for_good);
 
@@ -89,9 +111,17 @@ class Standbys {
   Children& children_;
   const std::function<int()> cgroup_;
   StandbyPlan plan_;
+  ForkServer fork_server_;
+  std::function<void()> start_;  // prepare(); null: nobody waits
+  bool is_asked_ = false;        // the fork server, for the workers of start_
+  bool is_late_ = false;         // it learns for too long
+  bool has_learned_ = false;
+  bool may_restart_ = false;  // another attempt can follow
+  Alarm forks_end_;
   std::string scratch_;      // empty: there are no files
   bool takes_hook_ = false;  // the workers' program
   std::optional<WorkerPages> pages_;
+  Cold shared_;                                     // how the fork server was started
   std::vector<Cold> cold_;                          // by local rank
   std::vector<std::shared_ptr<Standby>> standbys_;  // by local rank; null: none
   Time release_until_{};

@@ -55,6 +55,9 @@ class WorkerGroup {
   // The job's own folder, which is gone at its end. Empty if it could not be made.
   const std::string& scratch_folder() const { return standbys_.folder(); }
 
+  // Calls `start` when the attempt should begin, with begin_attempt() (Standbys::prepare()).
+  void prepare_attempt(std::function<void()> start) { standbys_.prepare(std::move(start)); }
+  void forget_attempt() { standbys_.forget_start(); }
   // Makes the cgroup into which the workers of this attempt are born, if the host allows one. Call
   // it before the attempt's first start().
   void begin_attempt();
@@ -65,7 +68,7 @@ class WorkerGroup {
   // All of the attempt's workers are started. `may_restart`: another attempt can follow it.
   void attempt_started(bool may_restart) { standbys_.attempt_started(may_restart); }
   // All workers have ended well. If another node fails after all, they start cold.
-  void expect_no_restart() { standbys_.end(); }
+  void expect_no_restart() { standbys_.expect_no_restart(); }
   // Passes on what the workers have written until now.
   void catch_up() { pipes_.catch_up(); }
   // Kills the rest of the attempt but its standbys, and waits up to `limit` for its end. Passes on

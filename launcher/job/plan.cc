@@ -157,6 +157,7 @@ Plan make_plan(const Options& options, const Command& command, Inheritance inher
   agent.virtual_devices = options.virtual_devices;
   agent.detailed_exit_codes = options.detailed_exit_codes;
   agent.standby = options.standby;
+  agent.share_imports = options.share_imports;
   agent.python_hook = options.python_hook;
   agent.quiet = options.quiet;
   agent.console_events = options.console_events;

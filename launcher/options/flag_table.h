@@ -53,6 +53,7 @@ enum class FlagId {
   kTeardownTimeout,
   kStandby,
   kPythonHook,
+  kShareImports,
   kFold,
   kQuiet,
   kHttp,

@@ -81,6 +81,7 @@ struct Options {
   std::string error_file{};     // TORCHELASTIC_ERROR_FILE; empty: none
   bool detailed_exit_codes = false;
   agent::StandbyMode standby = agent::StandbyMode::kAuto;
+  agent::SharedImports share_imports = agent::SharedImports::kAuto;
   bool python_hook = true;
   bool shares_store = true;  // agent::RendezvousPlan
   agent::WatchPlan watch{};

@@ -72,6 +72,12 @@ void read_standbys(ParseContext& context) {
   context.options.python_hook = context.choice(FlagId::kPythonHook, 2) == "1";
   if (mode == "1" && !context.options.python_hook)
     context.warn_without_effect(FlagId::kStandby, "with --python-hook=0");
+  const std::string shared = context.choice(FlagId::kShareImports, 2);
+  context.options.share_imports = shared == "0"   ? agent::SharedImports::kOff
+                                  : shared == "1" ? agent::SharedImports::kOn
+                                                  : agent::SharedImports::kAuto;
+  if (shared == "1" && !context.options.python_hook)
+    context.warn_without_effect(FlagId::kShareImports, "with --python-hook=0");
 }
 
 }  // namespace

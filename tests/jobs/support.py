@@ -114,6 +114,8 @@ class Job:
                 full.pop(name, None)
         full[MARKER] = self.marker
         full.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+        # No test writes to the user's home.
+        full.setdefault("XDG_CACHE_HOME", str(ROOT / "out" / "test_cache"))
         self.process = subprocess.Popen(
             [*prefix, *program, *map(str, args)], env=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             stdin=subprocess.DEVNULL, **popen)

@@ -1,18 +1,37 @@
 """ddprun's hook in a Python worker. Python runs it before the user's code (module site). It takes
 itself out of the way, counts optimizer steps and notes imports in the worker's page
-(proto/worker_page.h). In a standby it runs standby.py, which lies beside it. Any error in it means:
-as if it were not there."""
+(proto/worker_page.h). In a standby and in a fork server it runs the files beside it. Any error in
+it means: as if it were not there."""
 import os
 import sys
 
 
-class Hook:
+class Packages:
+    def __init__(self):
+        packages = [
+            folder for folder in sys.path if folder.endswith(("/site-packages", "/dist-packages"))
+        ]
+        self.shared = tuple(folder + "/" for folder in (os.path.dirname(os.__file__), *packages))
+        command = getattr(sys, "orig_argv", [])
+        self.users_package = (
+            command[command.index("-m") + 1].partition(".")[0] if "-m" in command[:-1] else None
+        )
+
+    def is_shared(self, spec):
+        """Whether a module is Python's own or a package's. A standby never runs the user's
+        files."""
+        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
+        known = spec.origin in ("built-in", "frozen") or all(
+            place.startswith(self.shared) for place in places
+        )
+        return known and spec.name.partition(".")[0] != self.users_package
+
+
+class Page:
     STEPS, LAST_STEP, FIRST_STEP, FIRST_LINE, NOTES_SIZE, PARKS = range(6)  # words of the page
 
     def __init__(self, page):
-        import _thread
         import ctypes  # module mmap keeps a descriptor, which the user would see
-        import time
         at, notes, capacity, path = page.split(":", 3)
         at, notes, end = int(at), int(notes), int(notes) + int(capacity)
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -28,30 +47,23 @@ class Hook:
         memory = memoryview((ctypes.c_char * end).from_address(address)).cast("B")
         self.words, self.notes = memory[at:at + 64].cast("Q"), memory[notes:end]
         self.lock = ctypes.c_void_p(address + at + 64)
-        self.clock = time.monotonic_ns
+
+    def entries(self):
+        return bytes(self.notes[:self.words[self.NOTES_SIZE]]).split(b"\0")[:-1]
+
+
+class Hook(Page):
+    def __init__(self, page, packages):
+        import _thread
+        import time
+        super().__init__(page)
+        self.clock, self.packages = time.monotonic_ns, packages
         self.thread, self.main = _thread.get_ident, _thread.get_ident()
         self.last, self.counts, self.environ = None, False, dict(os.environ._data)
-        packages = [
-            folder for folder in sys.path if folder.endswith(("/site-packages", "/dist-packages"))
-        ]
-        self.shared = tuple(folder + "/" for folder in (os.path.dirname(os.__file__), *packages))
-        command = getattr(sys, "orig_argv", [])
-        self.users_package = (
-            command[command.index("-m") + 1].partition(".")[0] if "-m" in command[:-1] else None
-        )
         self.begin = self.words[self.NOTES_SIZE]  # behind those of our predecessor
         self.pending = None  # the place of the last import's entry
         self.words[self.PARKS] = os.getpid()
         os.register_at_fork(after_in_child=self.retire)
-
-    def is_shared(self, spec):
-        """Whether a module is Python's own or a package's. A standby never runs the user's
-        files."""
-        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
-        known = spec.origin in ("built-in", "frozen") or all(
-            place.startswith(self.shared) for place in places
-        )
-        return known and spec.name.partition(".")[0] != self.users_package
 
     def find_spec(self, name, path=None, target=None):
         """A finder that finds nothing: it hears of each import. The one before has its spec by
@@ -75,7 +87,7 @@ class Hook:
         its package does it again."""
         spec = getattr(sys.modules.get(self.last), "__spec__", None)
         if self.pending is not None:
-            mark = "-" if not spec else "+" if self.is_shared(spec) else "!"
+            mark = "-" if not spec else "+" if self.packages.is_shared(spec) else "!"
             self.notes[self.pending] = ord(mark)
         self.pending = None
 
@@ -104,11 +116,8 @@ class Hook:
         return (
             code.co_name == "<module>"
             and named != "__main__"
-            and code.co_filename.startswith(self.shared)
+            and code.co_filename.startswith(self.packages.shared)
         )
-
-    def entries(self):
-        return bytes(self.notes[:self.words[self.NOTES_SIZE]]).split(b"\0")[:-1]
 
     def count_steps(self):
         register = getattr(
@@ -129,6 +138,7 @@ class Hook:
         try:
             if not self.words[self.FIRST_STEP]:
                 self.mark_failures()
+                self.note_variables(sys._getframe(1))
                 self.words[self.FIRST_STEP] = self.clock()
             self.words[self.LAST_STEP] = self.clock()
             self.words[self.STEPS] += 1
@@ -146,7 +156,14 @@ class Hook:
             at += len(entry) + 1
 
 
+def run_parts(folder, names, scope):
+    for name in names:
+        with open(f"{folder}/{name}") as file:
+            exec(compile(file.read(), file.name, "exec"), scope)
+
+
 def begin():
+    original = dict(os.environ._data)
     told, before = os.environ.pop("DDPRUN_HOOK", ""), os.environ.pop("DDPRUN_PYTHONPATH", None)
     os.environ.pop("PYTHONPATH", None)
     os.environ.update({} if before is None else {"PYTHONPATH": before})
@@ -157,18 +174,21 @@ def begin():
     folder = os.path.dirname(__file__)
     sys.path[:] = [place for place in sys.path if place != folder]
     del sys.modules["sitecustomize"]
-    agent, _, connection = told.partition(":")
+    agent, connection, *task = told.split(":") if told else ("", "")
     if not agent or int(agent) != os.getppid():  # a program that a worker has started
         return os._exit(1) if connection else None
     known = set(sys.modules)
     try:
-        hook = Hook(os.environ["DDPRUN_PAGE"])
+        packages = Packages()
+        scope = {"Page": Page, "Hook": Hook, "packages": packages, "hook": None}
+        if not task:
+            scope["hook"] = Hook(os.environ["DDPRUN_PAGE"], packages)
         if connection:
-            with open(folder + "/standby.py") as file:
-                exec(
-                    compile(file.read(), file.name, "exec"),
-                    {"hook": hook, "connection": int(connection)},
-                )
+            scope.update(connection=int(connection), parent=int(agent))
+            scope.update(original=original, task=task)
+            parts = ["imports.py", *(["script.py", "fork_server.py"] if task else []), "standby.py"]
+            run_parts(folder, parts, scope)
+        hook = scope["hook"]
     except Exception:
         return os._exit(1) if connection else None
     for name in set() if connection else set(sys.modules) - known:

@@ -1,40 +1,8 @@
 """A standby: does its predecessor's imports, waits until the agent lets it go, and then becomes the
-worker. sitecustomize.py runs it, with its Hook and the descriptor of the agent's connection
-(proto/standby.h says what is said there). It refuses, and the agent starts the worker cold, where
-it would not be what a cold start is."""
-import _socket
-import os
-import sys
-
+worker. sitecustomize.py runs it after imports.py, with its Hook. It refuses, and the agent starts
+the worker cold, where it would not be what a cold start is."""
 # A program that copies all variables has not read these.
 OF_AN_ATTEMPT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RESTART_COUNT"}
-agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, connection)  # noqa: F821
-
-
-def refuse(why):
-    agent.sendall(b"!" + why.encode(errors="replace")[:200])
-    os._exit(1)
-
-
-class Watched(type(os.environ)):
-    """The environment while the imports run. A copy of all of it, dict(os.environ), asks for keys()
-    and then for each of them."""
-    read, copied, copier, names = set(), False, None, set()
-
-    def __getitem__(self, name):
-        if sys._getframe(1) is Watched.copier and name in Watched.names:
-            Watched.names.remove(name)
-            Watched.copied = True
-        else:
-            Watched.read.add(name)
-        return super().__getitem__(name)
-
-    def keys(self):
-        Watched.copier, Watched.names = sys._getframe(1), set(self)
-        return super().keys()
-
-    def items(self):
-        return dict(self).items()
 
 
 class Guard:
@@ -47,8 +15,8 @@ class Guard:
         self.known = {entry[1:] for entry in entries}
 
     def find_spec(self, name, path=None, target=None):
-        spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, path)
-        if name in self.users or spec and not self.hook.is_shared(spec):
+        spec = find_spec(name, path)
+        if name in self.users or spec and not self.hook.packages.is_shared(spec):
             refuse(f"a package imports {name}, which is the user's")
         if spec and name not in self.known:
             refuse(f"{name} is imported here and not in the worker")
@@ -56,20 +24,11 @@ class Guard:
 
 class Standby:
     def __init__(self, hook):
-        self.hook, self.prepared, self.devices = hook, {}, self.open_devices()
-
-    def open_devices(self):
-        paths = set(map(os.path.realpath, os.scandir("/proc/self/fd")))
-        return {
-            path
-            for path in paths
-            if path.startswith("/dev/")
-            and not path.startswith(("/dev/shm/", "/dev/null", "/dev/urandom"))
-        }
+        self.hook, self.prepared, self.devices = hook, {}, open_devices()
 
     def import_all(self):
-        guard, plain = Guard(self.hook), os.environ.__class__
-        os.environ.__class__ = Watched
+        guard = Guard(self.hook)
+        Watched.begin()
         sys.meta_path.insert(0, guard)
         for entry in map(os.fsdecode, self.hook.entries()):
             if entry[0] == "=":
@@ -77,9 +36,9 @@ class Standby:
             elif entry[0] == "+":
                 __import__(entry[1:])
         sys.meta_path.remove(guard)
-        os.environ.__class__, Watched.copier = plain, None
-        devices = self.open_devices() - self.devices
-        if len(os.listdir("/proc/self/task")) > 1:
+        Watched.end()
+        devices = open_devices() - self.devices
+        if has_threads():
             refuse("an import has started a thread")
         if devices:
             refuse(f"an import has opened {min(devices)}")
@@ -100,7 +59,7 @@ class Standby:
     def wait(self):
         """The variables that are new, other or (None) gone since it was started. And stdout and
         stderr of the worker that it becomes."""
-        agent.sendall(b"w")
+        agent.sendall(b"w%d" % os.getpid())
         head, rights, *_ = agent.recvmsg(8, 64)
         block, size = b"", int.from_bytes(head, "little")
         while len(block) < size:
@@ -110,10 +69,11 @@ class Standby:
         return variables, memoryview(rights[0][2]).cast("i")
 
     def become(self, variables, output):
-        read = (
-            variables.keys() & Watched.read or Watched.copied and variables.keys() - OF_AN_ATTEMPT
-        )
+        read = variables.keys() & Watched.read.keys()
+        if Watched.copied:
+            read |= variables.keys() - OF_AN_ATTEMPT
         if read:
+            refused(read)
             refuse("an import has read " + ", ".join(sorted(read)))
         # A variable that an import has set stays, since the import would set it again. The user's
         # code sets again whatever it had set before an import.
@@ -122,6 +82,7 @@ class Standby:
                 self.set(name, before)
         for name, value in variables.items():
             self.set(name, value)
+        became()
         for target, given in enumerate(output, 1):
             printed = os.pread(target, 1 << 15, 0)  # so much fits a pipe whose reader is busy
             os.dup2(given, target)

@@ -72,6 +72,18 @@ TEST(StandbyPlan, DoesNotTryAgainWhereOneWasUnfit) {
   EXPECT_EQ(plan.next(), std::nullopt);
 }
 
+TEST(StandbyPlan, KnowsWhoHasNone) {
+  StandbyPlan plan(false, 4);
+  EXPECT_EQ(plan.missing(), (std::vector{0, 1, 2, 3})) << "whether or not one is wanted for later";
+  plan.warming(0, kAttemptStart);
+  plan.waits(1);
+  plan.unfit(2);
+  plan.ended(3);
+  EXPECT_TRUE(plan.missing().empty());
+  plan.attempt_ended();
+  EXPECT_EQ(plan.missing(), std::vector{3}) << "another one may live in the next attempt";
+}
+
 TEST(StandbyPlan, AHangingImportEndsTheStandby) {
   StandbyPlan plan(true, 2);
   plan.attempt_started(kAttemptStart);
@@ -89,11 +101,12 @@ TEST(StandbyPlan, AHangingImportEndsTheStandby) {
   EXPECT_EQ(plan.look_again_at(), Time::max());
 }
 
-TEST(StandbyPlan, DoesNothingWhereNoneIsWanted) {
+TEST(StandbyPlan, WaitsForTheFirstStepAloneIfNoneIsWanted) {
   StandbyPlan plan(false, 1);
   plan.attempt_started(kAttemptStart);
-  EXPECT_EQ(plan.look_again_at(), Time::max());
   plan.looked({1}, kAttemptStart + seconds(1));
+  EXPECT_TRUE(plan.is_settled());
+  EXPECT_EQ(plan.look_again_at(), Time::max());
   EXPECT_EQ(plan.next(), std::nullopt);
 }
 

@@ -157,6 +157,12 @@ TEST(OptionsLifecycle, ChooseStandbys) {
   EXPECT_TRUE(good({"E"}).python_hook);
   EXPECT_FALSE(good({"--python-hook=0", "E"}).python_hook);
   EXPECT_EQ(bad({"--standby=2", "E"}), "2 ddprun: --standby=2: expected auto, 0 or 1");
+  using agent::SharedImports;
+  EXPECT_EQ(good({"E"}).share_imports, SharedImports::kAuto);
+  EXPECT_EQ(good({"--share-imports=0", "E"}).share_imports, SharedImports::kOff);
+  EXPECT_EQ(good({"--share-imports=1", "E"}).share_imports, SharedImports::kOn);
+  EXPECT_EQ(bad({"--share-imports=on", "E"}),
+            "2 ddprun: --share-imports=on: expected auto, 0 or 1");
   EXPECT_EQ(bad({"--python-hook=no", "E"}), "2 ddprun: --python-hook=no: expected 0 or 1");
 }
 
