@@ -17,7 +17,9 @@
 //   learn            It imports what the notes of these pages name, and remembers it for the next
 //                    run. Then it says `l`.
 //   remember         The same, but it imports nothing.
-//   fork             It makes a standby for each page. Their connections come as descriptors.
+//   fork             It makes a standby for each page. Their connections come as descriptors. The
+//                    first thing that is said on them is the size of variables (8 bytes), and the
+//                    variables that differ from the fork server's.
 //   fork in cgroup   The same. The first descriptor is the folder of their cgroup.
 #pragma once
 

@@ -231,9 +231,16 @@ void Standbys::fork_missing() {
   std::vector<ForkServer::Order> orders;
   std::vector<FileHandle> ends;
   for (const int rank : plan_.missing()) {
-    const auto standby = std::make_shared<Standby>(loop_, rank, shared_);
+    Cold begins_as = shared_;
+    const Cold& predecessor = cold_[static_cast<std::size_t>(rank)];
+    if (!predecessor.env.empty()) begins_as.env = predecessor.env;
+    const auto standby = std::make_shared<Standby>(loop_, rank, begins_as);
     auto end = connect_standby(standby->socket);
     if (!end) return tell_why(rank, end.error().message());
+    const std::string variables = changes(shared_.env, begins_as.env);
+    const int socket = standby->socket.native_handle();
+    send_head(socket, variables.size(), {});  // if it fails, the standby hears of our end
+    send_all(socket, variables, now() + kReleaseLimit);
     orders.push_back({end->get(), pages_->variable(rank)});
     ends.push_back(std::move(*end));
     standbys_[static_cast<std::size_t>(rank)] = standby;

@@ -139,6 +139,13 @@ class SharedImports(JobTest):
             "leaves a file open": ("an import has left .* open", "FILE = open(__file__)\nVALUE = FILE.tell()\n"),
             "makes a folder": ("an import has made a temporary folder", "import os, tempfile\nFOLDER = tempfile.TemporaryDirectory()\n"
                                                                           "VALUE = os.path.isdir(FOLDER.name)\n"),
+            "makes a folder of its own": ("an import has made a temporary folder", "import os, tempfile\nFOLDER = tempfile.mkdtemp()\n"
+                                                                          "os.rmdir(FOLDER)\nVALUE = os.path.exists(FOLDER)\n"),
+            "goes elsewhere": ("an import has changed the working folder", "import os\nos.chdir('/usr')\nVALUE = os.getcwd()\n"),
+            "changes the path": ("an import has changed the working folder or sys.path",
+                                 "import sys\nsys.path.insert(0, '/nowhere')\nVALUE = sys.path.index('/nowhere')\n"),
+            "sets ROLE_RANK": ("an import has read ROLE_RANK", "import os\nVALUE = os.environ['ROLE_RANK'] = '77'\n"),
+            "takes orphans": ("an import has changed whose", "import ctypes\nVALUE = ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"),
             "opens a device": ("an import has left /dev/zero open", "FILE = open('/dev/zero', 'rb')\nVALUE = len(FILE.read(5))\n"),
             "fails": ("odd: ImportError", "raise ImportError('as ever')\n"),
             "ends Python": ("odd: SystemExit", "raise SystemExit(0)\n"),
@@ -150,7 +157,7 @@ class SharedImports(JobTest):
                 python = self.environment(odd=text)
                 options = {"python": python, "name": f"{name.replace(' ', '_')}.py".replace("'", ""),
                            "imports": "import big\ntry: import odd\nexcept BaseException as error: odd = error",
-                           "values": "{'big': big.PID, 'odd': getattr(odd, 'VALUE', repr(odd))}"}
+                           "values": "{'big': big.PID, 'odd': [getattr(odd, 'VALUE', repr(odd)), os.environ['ROLE_RANK']]}"}
                 cold, first = self.run_twice(**options)
                 self.finished(self.begin(**options))
                 second = self.said()
@@ -198,9 +205,9 @@ class SharedImports(JobTest):
 
     def test_names_of_the_last_run_are_no_more_than_names(self):
         late = "def late():\n  global big\n  import big\nlate()"
+        (self.folder / "own.py").write_text("import os\nopen('ran', 'w').close()\n")
         self.finished(self.begin(imports=late))
         (known,) = (self.cache / "ddprun/imports").iterdir()
-        (self.folder / "own.py").write_text("import os\nopen('ran', 'w').close()\n")
         with open(known, "a") as file:
             file.write("+own\n+../own\n+no.such.module\n+big; import own\n+\n?\n" + "+x" * 1000)
         self.finished(self.begin(imports=late, PYTHONPATH=str(self.folder)))
@@ -281,7 +288,7 @@ class SharedImports(JobTest):
         go = self.folder / "go"
         os.mkfifo(go)
         return go, self.environment(slow=f"import os\nopen('{self.ready}', 'w').write(f'{{os.getpid()}}\\n')\n"
-                                         f"os.read(os.open('{go}', os.O_RDONLY), 1)\n")
+                                         f"gate = os.open('{go}', os.O_RDONLY)\nos.read(gate, 1)\nos.close(gate)\n")
 
     def importing(self):
         return int(self.heard(1)[0])
@@ -356,7 +363,34 @@ class SharedImports(JobTest):
             self.finished(job)
         (lost,) = re.findall(r"re-formed.*first line ([\d.]+), .* s lost", self.err)
         self.assertGreater(float(lost), seconds - 1)
-        self.assertNotIn("left", self.err)
+        self.assertNotIn("left", self.err, "behind, by workers")
+
+    def test_a_standby_shares_what_was_imported_late(self):
+        python = self.environment(late="import os\nPID = os.getpid()\n")
+        job = self.begin(python=python, imports="import big\ndef soon():\n  global late\n  import late\nsoon()",
+                         values="{'big': big.PID, 'late': late.PID}", last=1)
+        first = self.said()
+        self.assertEqual([one["values"]["late"] for one in first], [one["pid"] for one in first])
+        standbys = wait_until(lambda: waiting_standbys(job.standbys()), "two standbys that wait")
+        os.kill(first[0]["pid"], signal.SIGKILL)
+        second = self.said(1)
+        self.assertEqual({one["pid"] for one in second}, set(standbys))
+        self.assertEqual([one["values"]["late"] for one in second], [first[0]["values"]["big"]] * 2)
+        self.finished(job)
+
+    def test_standbys_are_there_where_it_cannot_learn(self):
+        """They are no forks then, and import all by themselves."""
+        python = self.environment(locks="import multiprocessing, big\nLOCK = multiprocessing.Lock()\n", deep="import colorsys\n")
+        job = self.begin(python=python, imports="import big, deep\ndef late():\n  import locks\nlate()", last=1)
+        first = self.said()
+        self.assertTrue(self.shares(first))
+        standbys = wait_until(lambda: waiting_standbys(job.standbys()), "two standbys that wait")
+        os.kill(first[0]["pid"], signal.SIGKILL)
+        second = self.said(1)
+        self.assertEqual({one["pid"] for one in second}, set(standbys))
+        self.assertEqual([one["values"]["big"] for one in second], [one["pid"] for one in second])
+        self.finished(job)
+        self.assertIn("imports are not shared: an import has made memory that a fork shares", self.err)
 
     def test_without_standbys_and_restarts_too(self):
         job = self.begin("--standby=0", last=1)

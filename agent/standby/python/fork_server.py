@@ -20,6 +20,7 @@ class Sharing:
     def __init__(self, packages, script, known):
         self.packages, self.script, self.known = packages, script, known
         self.files, self.memory = open_files(), shared_memory()
+        self.folder, self.path, self.temporary = os.getcwd(), list(sys.path), []
         self.done, self.why, self.culprits = [], None, set()
         self.is_silent, self.printed = False, 0
 
@@ -43,17 +44,27 @@ class Sharing:
         come first in the script, so nothing has told Python to keep their warnings back."""
         Watched.begin()
         sys.meta_path.insert(0, self)
+        make_folder, os.mkdir = os.mkdir, self.make_folder
         for name in names:
             self.is_silent = name not in may_print
             module, _, part = name.partition(":")
             if self.import_one(module) and part and not hasattr(sys.modules[module], part):
                 self.import_one(f"{module}.{part}")
+        if os.mkdir == self.make_folder:
+            os.mkdir = make_folder
         sys.meta_path.remove(self)
         Watched.end()
         for name in OF_A_WORKER & Watched.read.keys():
             self.blame(f"an import has read {name}", Watched.read[name])
         if Watched.copied:
             self.blame("an import has copied all variables", Watched.copied - {""})
+
+    def make_folder(self, path, *arguments, **options):
+        """os.mkdir() while imports run."""
+        sys.modules["posix"].mkdir(path, *arguments, **options)
+        module = sys.modules.get("tempfile")
+        if module and os.path.dirname(os.path.abspath(path)) == module.tempdir:
+            self.temporary.append(path)
 
     def import_one(self, name):
         """False: there is no such module, or it is the user's, or it must not be shared."""
@@ -93,8 +104,12 @@ class Sharing:
             self.blame("an import has started a thread", modules)
         if shared_memory() - self.memory:
             self.blame("an import has made memory that a fork shares", modules)
-        if temporary_folders():
+        if self.temporary:  # the first worker to end would take it from the others
             self.blame("an import has made a temporary folder", modules)
+        if os.getcwd() != self.folder or sys.path[:len(self.path)] != self.path:
+            self.blame("an import has changed the working folder or sys.path", modules)
+        if is_subreaper():
+            self.blame("an import has changed whose children orphans are", modules)
         for path in open_files() - self.files:
             if path not in ("/dev/null", "/dev/urandom"):
                 self.blame(f"an import has left {path} open", modules)
@@ -130,6 +145,12 @@ class Unhurried:
             self.collector.set_threshold(*self.thresholds)
 
 
+def is_subreaper():
+    answer = ctypes.c_int()
+    libc.prctl(37, ctypes.byref(answer))  # PR_GET_CHILD_SUBREAPER
+    return bool(answer.value)
+
+
 def is_observed():
     tools = getattr(sys, "monitoring", None)
     tools = map(tools.get_tool, range(6)) if tools else ()
@@ -140,6 +161,9 @@ class ForkServer:
     def __init__(self, packages):
         if is_observed() or not hasattr(sys, "orig_argv"):
             refuse("a debugger or profiler is on, or Python is older than 3.10")
+        # A process that waits on descriptor 3 is taken for a standby.
+        again = os.dup(agent.fileno())
+        self.orders = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, again)
         self.packages, self.script = packages, Script(packages)
         self.known = Known(self.script, packages)
         self.sharing = Sharing(packages, self.script, self.known)
@@ -161,6 +185,8 @@ class ForkServer:
         if "again" in task or not self.sharing.culprits:  # noqa: F821
             refuse(self.sharing.why)
         end_children()
+        libc.prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        os.chdir(self.sharing.folder)
         os.closerange(agent.fileno() + 1, MOST_FILES_OPEN)
         for printed in 1, 2:
             os.ftruncate(printed, 0)
@@ -173,12 +199,12 @@ class ForkServer:
         """Does what the agent asks for. Returns in each child, which has a connection of its
         own."""
         while True:
-            head, rights, *_ = agent.recvmsg(8, 1 << 13, 0x40000000)  # MSG_CMSG_CLOEXEC
+            head, rights, *_ = self.orders.recvmsg(8, 1 << 13, 0x40000000)  # MSG_CMSG_CLOEXEC
             if not head:
                 os._exit(0)
             text, size = b"", int.from_bytes(head, "little")
             while len(text) < size:
-                text += agent.recv(size - len(text)) or os._exit(0)
+                text += self.orders.recv(size - len(text)) or os._exit(0)
             word, *pages = os.fsdecode(text).split("\n")
             if word != "fork" and word != "fork in cgroup":
                 self.learn(pages, word == "learn")
@@ -224,6 +250,7 @@ class ForkServer:
         libc.prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
         if os.getppid() != parent:  # noqa: F821
             os._exit(1)
+        self.orders.close()
         os.dup2(connection, agent.fileno(), inheritable=False)
         for descriptor in {*descriptors, ended}:
             os.close(descriptor)
@@ -256,11 +283,20 @@ class ForkServer:
             refused(set())
             refuse("an import has used a device")
 
+    def note_imports(self, hook):
+        """The first notes of a worker are those of its fork server, as if it had imported all of
+        it. A standby that is no fork needs them."""
+        if not hook.entries():
+            hook.note(b"\0".join(b"+" + os.fsencode(name) for name in self.sharing.done))
+            others = sys.modules.keys() - set(self.sharing.done)
+            hook.note(b"\0".join(b"-" + os.fsencode(name) for name in others))
+
     def learn(self, pages, imports):
         """Remembers what all workers have imported by now, before they changed a variable.
         `imports`: for the next workers of this job, too."""
         (first, _), *others = notes = [self.notes_in(page) for page in pages]
         common = [name for name in first if all(name in names for names, _ in others)]
+        self.sharing.memory = shared_memory()  # the pages are in it
         # The user's code sets them, and an import that is shared has seen them before.
         for name in set().union(*(changed for _, changed in notes)) & Watched.read.keys():
             self.sharing.blame(f"the script sets {name}, which an import reads", Watched.read[name])
@@ -268,7 +304,7 @@ class ForkServer:
             with Unhurried():
                 self.sharing.import_all(common, ())
         self.known.excluded |= self.sharing.culprits
-        done = dict.fromkeys([*self.sharing.done, *common])
+        done = [*self.sharing.done, *(name for name in common if name not in sys.modules)]
         self.known.save([name for name in done if self.known.allows(name)])
         if self.sharing.why:
             refuse(self.sharing.why)
@@ -284,7 +320,7 @@ class ForkServer:
                 changed.add(entry[1:].partition("=")[0])
             elif entry[0] == "+" and not changed:
                 names[entry[1:]] = None
-        return names, changed
+        return {} if "sys.path" in changed else names, changed
 
 
 def refused(variables):
@@ -330,4 +366,10 @@ except BaseException as error:
     refuse(f"{type(error).__name__}: {error}")
 server.serve()
 server.part_ways()
+# It is the next worker of a rank: its own imports see what its predecessor has seen.
+predecessors = receive_variables(int.from_bytes(agent.recv(8), "little"))
+refuse_if_read(predecessors)
+for variable, value in predecessors.items():
+    set_variable(variable, value)
 hook = Hook(os.environ["DDPRUN_PAGE"], packages)  # noqa: F821
+server.note_imports(hook)

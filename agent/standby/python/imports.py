@@ -5,6 +5,8 @@ import _socket
 import os
 import sys
 
+# A program that copies all variables has not read these.
+OF_AN_ATTEMPT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RESTART_COUNT"}
 agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, connection)  # noqa: F821
 
 
@@ -24,6 +26,20 @@ def refuse(why):
     end_children()
     agent.sendall(b"!" + why.encode(errors="replace")[:200])
     os._exit(1)
+
+
+def receive_variables(size):
+    """The variables that are new, other or (None) gone."""
+    block = b""
+    while len(block) < size:
+        block += agent.recv(size - len(block)) or os._exit(1)
+    entries = [entry.partition(b"=") for entry in block.split(b"\0") if entry]
+    return {os.fsdecode(name): value if given else None for name, given, value in entries}
+
+
+def set_variable(name, value):
+    os.environ.pop(name, None)
+    os.environ.update({} if value is None else {name: os.fsdecode(value)})
 
 
 def modules_being_imported():
@@ -52,6 +68,10 @@ class Watched(type(os.environ)):
         else:
             Watched.read.setdefault(name, set()).update(modules_being_imported())
         return super().__getitem__(name)
+
+    def __setitem__(self, name, value):
+        Watched.read.setdefault(name, set()).update(modules_being_imported())
+        super().__setitem__(name, value)
 
     def keys(self):
         Watched.copier, Watched.names = sys._getframe(1), set(self)
@@ -92,13 +112,6 @@ def has_threads():
     return len(os.listdir("/proc/self/task")) > 1
 
 
-def temporary_folders():
-    """Those that end with the process. The first worker to end would take it from the others."""
-    module, finalizers = sys.modules.get("tempfile"), sys.modules.get("weakref")
-    made = finalizers.finalize._registry.values() if module and finalizers else ()
-    return [one for one in made if one.func == module.TemporaryDirectory._cleanup]
-
-
 def shared_memory():
     """The mappings that a forked child would share."""
     with open("/proc/self/maps") as file:
@@ -107,6 +120,16 @@ def shared_memory():
 
 def refused(variables):
     """Hears which variables were read that differ in the worker. The fork server remembers it."""
+
+
+def refuse_if_read(variables):
+    """These differ now from what the imports have seen."""
+    read = variables.keys() & Watched.read.keys()
+    if Watched.copied:
+        read |= variables.keys() - OF_AN_ATTEMPT
+    if read:
+        refused(read)
+        refuse("an import has read " + ", ".join(sorted(read)))
 
 
 def became():

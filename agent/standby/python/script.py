@@ -5,6 +5,7 @@ import stat
 ONLY_AST = 0x400  # ast.PyCF_ONLY_AST
 SCRIPT_BYTES = 1 << 20
 MOST_FILES = 50  # of the user's own that are read
+MOST_FOLDERS = 200  # beside the script
 MOST_SCRIPTS = 256  # that are known
 # A package imports more when one of its parts is used: DistributedDataParallel, optimizers.
 IMPORTED_LATER = {"torch": ("torch._dynamo", {"DistributedDataParallel", "optim", "compile"})}
@@ -91,7 +92,7 @@ class Script:
             text = file.read(SCRIPT_BYTES)
         try:
             tree = compile(text, path, "exec", ONLY_AST, dont_inherit=True)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
             return False
         for node in nodes_of(tree):
             self.sets_variables |= sets_variables(node)
@@ -171,6 +172,7 @@ class Known:
             for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info", ".pth"))
         ]
         facts = place, at.st_mtime_ns, at.st_size, sys.prefix, sys.hexversion, sorted(installed)
+        facts += (self.files_beside(os.path.dirname(place[0])),)
         self.key, self.arguments = (
             [b"# %016x" % self.hash_of(fact) for fact in (facts, sys.argv[1:])]
         )
@@ -187,6 +189,18 @@ class Known:
         except OSError:
             pass
         self.saved = list(self.names), set(self.excluded)
+
+    @staticmethod
+    def files_beside(folder):
+        """The user's Python files in the script's folder and the folders in it, with their ages."""
+        def python_files(place):
+            try:
+                return [entry for entry in os.scandir(place) if entry.name.endswith(".py")]
+            except OSError:
+                return []
+        folders = [entry.path for entry in os.scandir(folder) if entry.is_dir()][:MOST_FOLDERS]
+        entries = [entry for place in (folder, *folders) for entry in python_files(place)]
+        return sorted((entry.path, entry.stat().st_mtime_ns) for entry in entries)
 
     @staticmethod
     def hash_of(facts):

@@ -57,7 +57,7 @@ class Hook(Page):
         import _thread
         import time
         super().__init__(page)
-        self.clock, self.packages = time.monotonic_ns, packages
+        self.clock, self.packages, self.path = time.monotonic_ns, packages, tuple(sys.path)
         self.thread, self.main = _thread.get_ident, _thread.get_ident()
         self.last, self.counts, self.environ = None, False, dict(os.environ._data)
         self.begin = self.words[self.NOTES_SIZE]  # behind those of our predecessor
@@ -73,6 +73,7 @@ class Hook(Page):
                 self.mark_last()
                 if self.environ != os.environ._data:
                     self.note_variables(sys._getframe(1))
+                self.note_path()
                 self.last, self.pending = name, self.note(b"?" + os.fsencode(name))
             self.count_steps()
         except Exception:
@@ -110,6 +111,13 @@ class Hook(Page):
             name for name in {**before, **now} if before.get(name) != now.get(name) and not frame
         ]:
             self.note(b"=" + name + (b"=" + now[name] if name in now else b""))
+
+    def note_path(self):
+        """Notes that the user's code has put folders before those of packages. Python itself puts
+        the script's there."""
+        first = next((at for at, place in enumerate(sys.path) if place in self.path), 0)
+        if first > 1:
+            self.note(b"=sys.path")
 
     def is_import(self, frame):
         named, code = frame.f_globals.get("__name__"), frame.f_code

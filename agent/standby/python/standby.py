@@ -1,8 +1,6 @@
 """A standby: does its predecessor's imports, waits until the agent lets it go, and then becomes the
 worker. sitecustomize.py runs it after imports.py, with its Hook. It refuses, and the agent starts
 the worker cold, where it would not be what a cold start is."""
-# A program that copies all variables has not read these.
-OF_AN_ATTEMPT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RESTART_COUNT"}
 
 
 class Guard:
@@ -49,39 +47,25 @@ class Standby:
         wanted = os.fsencode(value) if given else None
         if before != wanted:
             self.prepared[name] = wanted, before
-            self.set(name, wanted)
-
-    @staticmethod
-    def set(name, value):
-        os.environ.pop(name, None)
-        os.environ.update({} if value is None else {name: os.fsdecode(value)})
+            set_variable(name, wanted)
 
     def wait(self):
-        """The variables that are new, other or (None) gone since it was started. And stdout and
-        stderr of the worker that it becomes."""
+        """The variables that have changed since it was started. And stdout and stderr of the worker
+        that it becomes."""
         agent.sendall(b"w%d" % os.getpid())
         head, rights, *_ = agent.recvmsg(8, 64)
-        block, size = b"", int.from_bytes(head, "little")
-        while len(block) < size:
-            block += agent.recv(size - len(block)) or os._exit(1)
-        entries = [entry.partition(b"=") for entry in block.split(b"\0") if entry]
-        variables = {os.fsdecode(name): value if given else None for name, given, value in entries}
+        variables = receive_variables(int.from_bytes(head, "little"))
         return variables, memoryview(rights[0][2]).cast("i")
 
     def become(self, variables, output):
-        read = variables.keys() & Watched.read.keys()
-        if Watched.copied:
-            read |= variables.keys() - OF_AN_ATTEMPT
-        if read:
-            refused(read)
-            refuse("an import has read " + ", ".join(sorted(read)))
+        refuse_if_read(variables)
         # A variable that an import has set stays, since the import would set it again. The user's
         # code sets again whatever it had set before an import.
         for name, (wanted, before) in self.prepared.items():
             if os.environ._data.get(os.fsencode(name)) == wanted:
-                self.set(name, before)
+                set_variable(name, before)
         for name, value in variables.items():
-            self.set(name, value)
+            set_variable(name, value)
         became()
         for target, given in enumerate(output, 1):
             printed = os.pread(target, 1 << 15, 0)  # so much fits a pipe whose reader is busy

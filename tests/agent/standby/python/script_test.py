@@ -27,7 +27,7 @@ class Packages:
         return spec.origin in ("built-in", "frozen") or bool(spec.origin and spec.origin.startswith(self.shared))
 
 
-class Reading(unittest.TestCase):
+class ScriptNames(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ddprun_test_")
         self.addCleanup(folder.cleanup)
