@@ -100,7 +100,7 @@ constexpr std::array kTable = {
   Flag{FlagId::kPythonHook, "python-hook", 0, kValue, kOwn, kPet, "1", "0|1",
        "0: no step counts and no standbys of Python workers"},
   Flag{FlagId::kShareImports, "share-imports", 0, kValue, kOwn, kPet, "auto", "auto|0|1",
-       "Python workers of a node import once, and are forked; 1: every script"},
+       "Python workers of a node share one import; 1: of every script"},
   Flag{FlagId::kFold, "fold", 0, kSwitch, kOwn, kPet, "0", "",
        "show equal lines of several ranks once"},
   Flag{FlagId::kQuiet, "quiet", 0, kSwitch, kOwn, kPet, "0", "",
