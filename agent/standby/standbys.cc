@@ -44,11 +44,12 @@ constexpr std::uint64_t kStandbyBytes = std::uint64_t{400} << 20;
 // Below the scratch folder. A folder of its own: what is on PYTHONPATH is searched for every
 // import.
 constexpr const char* kHookFolder = "/hook";
-constexpr const char* kHookFile = "/hook/sitecustomize.py";
-constexpr const char* kImportsFile = "/hook/imports.py";
-constexpr const char* kScriptFile = "/hook/script.py";
-constexpr const char* kForkServerFile = "/hook/fork_server.py";
-constexpr const char* kStandbyFile = "/hook/standby.py";
+constexpr std::array<std::pair<const char*, std::string_view>, 5> kHookFiles{
+    {{"/hook/sitecustomize.py", kHookText},
+     {"/hook/imports.py", kImportsText},
+     {"/hook/script.py", kScriptText},
+     {"/hook/fork_server.py", kForkServerText},
+     {"/hook/standby.py", kStandbyText}}};
 
 // How long workers wait for standbys that are forked. Each takes some 10 ms; a host may be busy.
 constexpr std::chrono::seconds kLongestForks{5};
@@ -146,12 +147,10 @@ Result<void> Standbys::make_files() {
   if (!pages) return pages.error();
   takes_hook_ = config_.python_hook && takes_hook(config_.command(0));
   const std::string path = scratch_ + kHookFolder;
-  if (takes_hook_ &&
-      (::mkdir(path.c_str(), S_IRWXU) != 0 || !write_file(scratch_ + kHookFile, kHookText) ||
-       !write_file(scratch_ + kImportsFile, kImportsText) ||
-       !write_file(scratch_ + kScriptFile, kScriptText) ||
-       !write_file(scratch_ + kForkServerFile, kForkServerText) ||
-       !write_file(scratch_ + kStandbyFile, kStandbyText)))
+  if (takes_hook_ && (::mkdir(path.c_str(), S_IRWXU) != 0 ||
+                      !std::ranges::all_of(kHookFiles, [&](const auto& file) {
+                        return write_file(scratch_ + file.first, file.second);
+                      })))
     return Error(ErrorCode::kSystem, "write the Python hook into " + path);
   pages_.emplace(std::move(*pages));
   return {};
@@ -372,8 +371,9 @@ bool Standbys::can_wait(int local_rank) const {
 }
 
 bool Standbys::hook_is_there() const {
-  return ::access((scratch_ + kHookFile).c_str(), R_OK) == 0 &&
-         ::access((scratch_ + kStandbyFile).c_str(), R_OK) == 0;
+  return std::ranges::all_of(kHookFiles, [this](const auto& file) {
+    return ::access((scratch_ + file.first).c_str(), R_OK) == 0;
+  });
 }
 
 void Standbys::warm_next() {

@@ -12,32 +12,22 @@ import sys
 import time
 
 from machine import free_port, wait_until, waiting_standbys
-from support import MARKER, JobTest, main, torch_python, with_variables
+from support import MARKER, REPORTING, JobTest, main, torch_python, with_variables
 
 # Says how it runs, and in which process `big` was imported. Then waits in the attempts before LAST.
 WORKER = """
 import sys
 {imports}
-import json, os, time
-attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+{reporting}
 told = {"path": list(sys.path), "modules": sorted(sys.modules), "pid": os.getpid(), "parent": os.getppid(), "argv": sys.argv,
         "command": sys.orig_argv, "group": [os.getpgid(0), os.getsid(0)], "env": dict(os.environ), "file": __file__, "name": __name__,
         "spec": repr(__spec__), "shown": open("/proc/self/environ").read().split("\\0"), "line": open("/proc/self/cmdline").read(),
         "files": sorted(os.listdir("/proc/self/fd")), "comm": open("/proc/self/comm").read(), "values": {values}}
-place = f"{sys.argv[1]}/{os.environ['RANK']}.{attempt}"
-with open(place + ".tmp", "w") as file:
-    json.dump(told, file)
-os.rename(place + ".tmp", place)
-if "DDPRUN_PAGE" in os.environ:
-    import mmap
-    offset, _, _, path = os.environ["DDPRUN_PAGE"].split(":", 3)
-    with open(path, "r+b") as page:
-        words = memoryview(mmap.mmap(page.fileno(), 0))[int(offset):int(offset) + 64].cast("Q")
-    words[2] = time.monotonic_ns()
-    words[0] = 1
+report(told)
+count_a_step()
 while attempt < int(sys.argv[2]):
     time.sleep(1000)
-"""
+""".replace("{reporting}", REPORTING)
 BIG = "import os\nPID = os.getpid()\n"
 # Differ by their nature: the process, its files, and what a standby has.
 OF_A_PROCESS = {"pid", "group", "modules", "values", "env", "shown"}

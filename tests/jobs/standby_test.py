@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 from machine import environment_of, wait_until, waiting_standbys
-from support import MARKER, JobTest, main, with_variables
+from support import MARKER, REPORTING, JobTest, main, with_variables
 
 # The workers run unbuffered. So print() writes one piece only if it is given one text with its end.
 # The pieces of two ranks may mix. Says that it runs, and how. Counts a step, as an optimizer's
@@ -20,28 +20,18 @@ from support import MARKER, JobTest, main, with_variables
 WORKER = """
 import sys
 begin = {"path": list(sys.path), "modules": sorted(sys.modules)}
-import json, os, time
+{reporting}
 {imports}
-attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 told = {**begin, "pid": os.getpid(), "env": dict(os.environ), "argv": sys.argv, "file": __file__, "name": __name__,
         "shown": open("/proc/self/environ").read().split("\\0")}
-place = f"{sys.argv[1]}/{os.environ['RANK']}.{attempt}"
-with open(place + ".tmp", "w") as file:
-    json.dump(told, file)
-os.rename(place + ".tmp", place)
+report(told)
 for name, stream in ("out", sys.stdout), ("err", sys.stderr):
     print(f"{name} of {os.environ['RANK']} {attempt}\\n", end="", file=stream, flush=True)
 if attempt < int(sys.argv[2]):
-    if "DDPRUN_PAGE" in os.environ:
-        import mmap
-        offset, _, _, path = os.environ["DDPRUN_PAGE"].split(":", 3)
-        with open(path, "r+b") as page:
-            words = memoryview(mmap.mmap(page.fileno(), 0))[int(offset):int(offset) + 64].cast("Q")
-        words[2] = time.monotonic_ns()
-        words[0] = 1
+    count_a_step()
     while True:
         time.sleep(1000)
-"""
+""".replace("{reporting}", REPORTING)
 # Variables of a single attempt.
 OF_AN_ATTEMPT = {"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "MASTER_PORT"}
 OURS = {"DDPRUN_JOB", "DDPRUN_PAGE", MARKER}

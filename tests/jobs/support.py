@@ -59,6 +59,25 @@ while :; do sleep 1000 & wait; done
 DEAF = SLEEPER.replace("trap 'exit 0' TERM", "trap '' TERM INT HUP QUIT")
 HEARING = SLEEPER.replace("trap 'exit 0' TERM", "trap 'echo $RANK > {fifo}' TERM")
 WAITING = "#!/bin/sh\necho $RANK > {fifo}\nexec sleep 1000\n"
+# Functions of Python workers that report to a folder, their first argument. The second one counts a
+# step in the worker's page, as an optimizer's would be (proto/worker_page.h).
+REPORTING = """
+import json, os, time
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+def report(told):
+    place = f"{sys.argv[1]}/{os.environ['RANK']}.{attempt}"
+    with open(place + ".tmp", "w") as file:
+        json.dump(told, file)
+    os.rename(place + ".tmp", place)
+def count_a_step():
+    if "DDPRUN_PAGE" in os.environ:
+        import mmap
+        offset, _, _, path = os.environ["DDPRUN_PAGE"].split(":", 3)
+        with open(path, "r+b") as page:
+            words = memoryview(mmap.mmap(page.fileno(), 0))[int(offset):int(offset) + 64].cast("Q")
+        words[2] = time.monotonic_ns()
+        words[0] = 1
+"""
 # Says one line on each stream.
 SAY = "#!/bin/sh\necho out $RANK\necho err $RANK >&2\n"
 

@@ -162,8 +162,8 @@ class ForkServer:
         if is_observed() or not hasattr(sys, "orig_argv"):
             refuse("a debugger or profiler is on, or Python is older than 3.10")
         # A process that waits on descriptor 3 is taken for a standby.
-        again = os.dup(agent.fileno())
-        self.orders = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, again)
+        copy = os.dup(agent.fileno())
+        self.orders = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, copy)
         self.packages, self.script = packages, Script(packages)
         self.known = Known(self.script, packages)
         self.sharing = Sharing(packages, self.script, self.known)
@@ -202,9 +202,7 @@ class ForkServer:
             head, rights, *_ = self.orders.recvmsg(8, 1 << 13, 0x40000000)  # MSG_CMSG_CLOEXEC
             if not head:
                 os._exit(0)
-            text, size = b"", int.from_bytes(head, "little")
-            while len(text) < size:
-                text += self.orders.recv(size - len(text)) or os._exit(0)
+            text = receive(self.orders, int.from_bytes(head, "little"))
             word, *pages = os.fsdecode(text).split("\n")
             if word != "fork" and word != "fork in cgroup":
                 self.learn(pages, word == "learn")
@@ -367,7 +365,7 @@ except BaseException as error:
 server.serve()
 server.part_ways()
 # It is the next worker of a rank: its own imports see what its predecessor has seen.
-predecessors = receive_variables(int.from_bytes(agent.recv(8), "little"))
+predecessors = receive_variables(agent.recv(8))
 refuse_if_read(predecessors)
 for variable, value in predecessors.items():
     set_variable(variable, value)

@@ -28,11 +28,17 @@ def refuse(why):
     os._exit(1)
 
 
-def receive_variables(size):
-    """The variables that are new, other or (None) gone."""
+def receive(connection, size):
+    """So many bytes. Ends the process with the other end."""
     block = b""
     while len(block) < size:
-        block += agent.recv(size - len(block)) or os._exit(1)
+        block += connection.recv(size - len(block)) or os._exit(1)
+    return block
+
+
+def receive_variables(head):
+    """The variables that are new, other or (None) gone. `head` has the size of their text."""
+    block = receive(agent, int.from_bytes(head, "little"))
     entries = [entry.partition(b"=") for entry in block.split(b"\0") if entry]
     return {os.fsdecode(name): value if given else None for name, given, value in entries}
 

@@ -113,11 +113,12 @@ class Hook(Page):
             self.note(b"=" + name + (b"=" + now[name] if name in now else b""))
 
     def note_path(self):
-        """Notes that the user's code has put folders before those of packages. Python itself puts
-        the script's there."""
+        """Notes once that the user's code has put folders before those of packages. Python itself
+        puts the script's there."""
         first = next((at for at, place in enumerate(sys.path) if place in self.path), 0)
         if first > 1:
             self.note(b"=sys.path")
+            self.path = tuple(sys.path)
 
     def is_import(self, frame):
         named, code = frame.f_globals.get("__name__"), frame.f_code

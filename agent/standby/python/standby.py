@@ -54,8 +54,7 @@ class Standby:
         that it becomes."""
         agent.sendall(b"w%d" % os.getpid())
         head, rights, *_ = agent.recvmsg(8, 64)
-        variables = receive_variables(int.from_bytes(head, "little"))
-        return variables, memoryview(rights[0][2]).cast("i")
+        return receive_variables(head), memoryview(rights[0][2]).cast("i")
 
     def become(self, variables, output):
         refuse_if_read(variables)
