@@ -24,6 +24,7 @@
 #include "agent/report/events.h"
 #include "agent/report/reporter.h"
 #include "agent/signals_and_exits.h"
+#include "agent/standstill/standstills.h"
 #include "agent/worker_group/worker_group.h"
 #include "base/alarm.h"
 #include "base/duration.h"
@@ -67,6 +68,7 @@ class Agent {
   void worker_is_stuck(pid_t pid);
   void teardown_is_overdue(int local_rank);
   void guardian_died();
+  void job_stands_still(const rendezvous::Verdict& verdict, bool is_new);
 
   void perform(const Actions& actions);
   void perform(const RequestRound& action);
@@ -97,6 +99,7 @@ class Agent {
   Monitors monitors_;
   RecordWatch records_;
   SharedLease lease_;
+  Standstills standstills_;
   Time first_sign_{};         // of the failure that is being told
   bool is_starting_ = false;  // StartWorkers is being performed: imports go on
   int exit_code_ = 1;
@@ -127,7 +130,16 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                {[this](int local_rank) { return workers_.steps(local_rank); },
                 [this](int local_rank) { teardown_is_overdue(local_rank); }}),
       lease_(loop, start.shared == nullptr ? nullptr : &start.shared->lease,
-             [this] { children_died(); }) {
+             [this] { children_died(); }),
+      standstills_(
+          loop, workers_.children(),
+          {.pages = [this] { return workers_.pages(); },
+           .folder = [this] { return workers_.scratch_folder(); },
+           .has_ended_well = [this](int rank) { return lifecycle_.has_ended_well(rank); }},
+          {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
+           .alarm = [this](const rendezvous::Verdict& verdict,
+                           bool is_new) { job_stands_still(verdict, is_new); },
+           .went_on = [this](std::chrono::nanoseconds length) { reporter_.went_on(length); }}) {
   consoles_.take_log();
 }
 
@@ -250,6 +262,7 @@ void Agent::on_message(const rendezvous::HostMessage& message) {
   const auto* broken = std::get_if<rendezvous::RoundBroken>(&message);
   if (broken != nullptr && broken->round == lifecycle_.round().number && !lifecycle_.is_ending())
     reporter_.round_broken(*broken);
+  standstills_.hear(message);
   perform(lifecycle_.on_message(message, now()));
   if (broken != nullptr && broken->is_fenced) lease_.workers_until({});
 }
@@ -282,6 +295,18 @@ void Agent::guardian_died() {
   loop_.stop();
 }
 
+// A rank is ended before the details are kept: their folder may lie on the disk that hangs.
+void Agent::job_stands_still(const rendezvous::Verdict& verdict, bool is_new) {
+  const std::string folder = is_new ? reporter_.stands_still(verdict) : "";
+  const bool acts = config_.on_hang == OnHang::kRestart || config_.on_hang == OnHang::kEnd;
+  if (acts && verdict.may_be_acted_on() && lifecycle_.phase() == Phase::kRunning) {
+    first_sign_ = now();
+    if (config_.on_hang == OnHang::kEnd) lifecycle_.restarts_are_pointless();
+    standstills_.end_worker(verdict);
+  }
+  if (!folder.empty()) standstills_.keep_details(folder, verdict.sentence);
+}
+
 // ---- what to do about it ----
 
 // Performs the actions in the order given. Sets the alarm last: an action may call give_up(), and
@@ -294,6 +319,7 @@ void Agent::perform(const Actions& actions) {
 }
 
 void Agent::perform(const RequestRound& /*action*/) {
+  standstills_.attempt_ends();
   // Nothing of the old attempt may reach the next one: an orphan may hold a GPU or a port.
   workers_.end_attempt(kSweepBetweenRounds, kGraceBetweenRounds);
   // This comes before join(). The join message carries the port on which this node would serve the
@@ -301,7 +327,9 @@ void Agent::perform(const RequestRound& /*action*/) {
   const auto store = services_->prepare_store();
   if (!store) return give_up(store.error().message());
   reporter_.joining();
-  services_->session().join(node_spec(config_, hostname_, *store));
+  rendezvous::NodeSpec spec = node_spec(config_, hostname_, *store);
+  spec.answers_looks = config_.on_hang != OnHang::kOff && workers_.pages() != nullptr;
+  services_->session().join(spec);
 }
 
 void Agent::perform(const StartWorkers& /*action*/) {
@@ -328,6 +356,11 @@ void Agent::start_workers() {
   reporter_.workers_started();
   records_.begin(workers_.error_files(attempt_of(round)));
   workers_.attempt_started(may_restart(config_, round.restart_count));
+  if (config_.on_hang != OnHang::kOff)
+    standstills_.attempt_begins({.round = round.number,
+                                 .workers = config_.worker_count,
+                                 .first_rank = lifecycle_.seat().first_rank,
+                                 .hostname = hostname_});
 }
 
 // Starts one worker. If not even a process can be made for it, the lifecycle is told that this
@@ -399,6 +432,7 @@ void Agent::perform(const LeaveJob& action) {
 
 // The order matters: end() empties the workers' pipes, and the report quotes their stderr.
 void Agent::perform(const Finish& action) {
+  standstills_.attempt_ends();
   workers_.end(kSweepLimit, kLeftBehindGrace);
   // This comes before the wait for the console: other nodes may wait for this one.
   if (services_ != nullptr && services_->is_open()) services_->session().gone();

@@ -33,7 +33,10 @@ struct WorkerPage {
   // Pid of the process that has come to the Python hook or to bootstrap(). A standby started by the
   // same command can wait there, if that is the process that the agent has started.
   std::atomic<std::uint64_t> parks;
-  std::uint64_t unused[2];
+  // The number of the last question to the witness, a thread of the worker that says where it is.
+  // It sleeps on the lower half of this word (futex(2)). And the pid of the process that has one.
+  std::atomic<std::uint64_t> asked;
+  std::atomic<std::uint64_t> witness;
   // A robust lock (pthread_mutexattr_setrobust(3)) that the worker's main thread takes and never
   // gives back. The kernel does, when the worker dies.
   pthread_mutex_t lock;

@@ -179,6 +179,10 @@ enum class SharedImports {
   kOn,  // every plain Python program
 };
 
+// The answer to a verdict that ranks stand still (docs/standstill.md). kOff: nobody looks. kRestart
+// and kEnd kill the rank to blame; after kEnd the job ends.
+enum class OnHang { kOff, kReport, kRestart, kEnd };
+
 struct AgentConfig {
   std::string called = "ddprun";  // the program's name in its own lines
   RendezvousPlan rendezvous;
@@ -190,6 +194,7 @@ struct AgentConfig {
   std::chrono::nanoseconds grace = std::chrono::seconds(30);
   // A worker that has recorded its error and still lives after so long counts as failed. 0: off.
   std::chrono::milliseconds teardown_timeout = std::chrono::seconds(15);
+  OnHang on_hang = OnHang::kReport;
   std::string log_dir;              // empty: a temporary folder; "/dev/null": no files at all
   std::vector<StreamPlan> streams;  // one per local rank
   OutputPlan output;

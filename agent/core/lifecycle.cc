@@ -66,6 +66,9 @@ Actions Lifecycle::on_message(const rendezvous::HostMessage& message, Time now) 
       return self.session_lost(it, now);
     }
     Actions operator()(const rendezvous::Drain& it) const { return self.drain_wanted(it, now); }
+    // Whether workers stand still is no matter of this machine.
+    Actions operator()(const rendezvous::Look& /*it*/) const { return {}; }
+    Actions operator()(const rendezvous::StandstillVerdict& /*it*/) const { return {}; }
   };
   return std::visit(Tell{*this, now}, message);
 }
@@ -375,6 +378,12 @@ std::vector<int> Lifecycle::own_ranks(bool that_run) const {
     if (runs == that_run) ranks.push_back(seat_.first_rank + local_rank);
   }
   return ranks;
+}
+
+bool Lifecycle::has_ended_well(int local_rank) const {
+  return std::ranges::any_of(ended_, [local_rank](const EndedWorker& one) {
+    return one.exit.local_rank == local_rank && !one.exit.failed();
+  });
 }
 
 bool Lifecycle::is_own_rank(int rank) const {

@@ -176,6 +176,8 @@ class Lifecycle {
   const rendezvous::Seat& seat() const { return seat_; }
   // Returns whether the global rank `rank` is a worker of this node; false before the first round.
   bool is_own_rank(int rank) const;
+  // Whether the worker of this round has exited 0.
+  bool has_ended_well(int local_rank) const;
   int live_workers() const { return live_; }
   // Global ranks of this node that have ended in this round, or that still run.
   std::vector<int> own_ranks(bool that_run) const;

@@ -296,12 +296,21 @@ void Children::signal_groups(int signo) {
 }
 
 void Children::end_worker(int local_rank, const std::string& why) {
+  if (const pid_t pid = note_end(local_rank, why); pid != 0) signal_group(pid, SIGKILL);
+}
+
+void Children::abort_worker(int local_rank, const std::string& why) {
+  if (const pid_t pid = note_end(local_rank, why); pid != 0) ::kill(pid, SIGABRT);
+}
+
+// Returns the worker's pid; 0 if it is gone.
+pid_t Children::note_end(int local_rank, const std::string& why) {
   const auto worker = workers_.find(pid_of(local_rank));
-  if (worker == workers_.end()) return;
+  if (worker == workers_.end()) return 0;
   worker->second.wraps = false;
   worker->second.is_asked = true;
   worker->second.ended_for = why;
-  signal_group(worker->first, SIGKILL);
+  return worker->first;
 }
 
 void Children::ask_to_end(int signo) {

@@ -89,6 +89,8 @@ class Children {
 
   // Kills this worker with its group. reap() returns it with `why` as WorkerExit::ended_for.
   void end_worker(int local_rank, const std::string& why);
+  // The same by SIGABRT and without its group: it can still say where it is. It may not end of it.
+  void abort_worker(int local_rank, const std::string& why);
 
   // Reaps every dead child, and kills what is left of its process group. A worker that ended well
   // by itself may have left a helper there: that one lives on, for ask_descendants(). Returns the
@@ -128,6 +130,7 @@ class Children {
   Result<NewProcess> make_process(const SpawnSpec& spec, int cgroup_fd) const;
   static pid_t fork_into(int cgroup_fd);
   void watch(pid_t pid, Worker& worker) const;
+  pid_t note_end(int local_rank, const std::string& why);
   std::vector<pid_t> dead_workers() const;
   bool is_still_needed(pid_t dead) const;
   void reap_orphans();

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/net/address.h"
 #include "base/number_ranges.h"
+#include "base/shown_text.h"
 #include "proto/token_file.h"
 
 namespace ddprun::agent {
@@ -290,6 +291,24 @@ void Reporter::tell(EventState state, const std::optional<WorkerExit>& worker) {
                   .worker = worker,
                   .rank = seated ? lifecycle.seat().first_rank + worker->local_rank : 0},
                  config, lifecycle.round().restart_count));
+}
+
+std::string Reporter::stands_still(const rendezvous::Verdict& verdict) {
+  const int attempt = attempt_of(sources_.lifecycle.round());
+  if (standstills_.first != attempt) standstills_ = {attempt, 0};
+  const int number = standstills_.second++;
+  const std::string folder = log_folder_.empty() ? ""
+                                                 : fmt::format("{}/attempt_{}/standstill_{}",
+                                                               log_folder_, attempt, number);
+  say(fmt::format("{}: the job stands still: {}{}\n", sources_.config.called,
+                  shown_text(verdict.sentence), folder.empty() ? "" : "; details in " + folder));
+  return folder;
+}
+
+void Reporter::went_on(std::chrono::nanoseconds length) {
+  if (sources_.config.quiet) return;
+  const auto seconds = std::chrono::round<std::chrono::seconds>(length).count();
+  say(fmt::format("{}: the job went on after {} s\n", sources_.config.called, seconds));
 }
 
 void Reporter::say(const std::string& text) {

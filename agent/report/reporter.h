@@ -75,6 +75,10 @@ class Reporter {
   void node_finished();
   // The round broke; the node will ask for a seat in the next one.
   void round_broken(const rendezvous::RoundBroken& message);
+  // Ranks stand still. Returns the folder for its details; empty: there are no files.
+  std::string stands_still(const rendezvous::Verdict& verdict);
+  // Steps go on after stands_still().
+  void went_on(std::chrono::nanoseconds length);
   // Returns the incidents so far, for those who ask meanwhile.
   const IncidentLog& incident_log() const { return incident_log_; }
   // The job is over on this node: writes the records and the report. Call it once, when the
@@ -106,8 +110,9 @@ class Reporter {
   std::string log_folder_;
   std::vector<Incident> reported_incidents_;
   RepeatedDeaths deaths_;
-  std::optional<WorkerExit> first_death_;  // of the attempt
-  Death its_facts_;                        // without the last line
+  std::pair<int, int> standstills_{-1, 0};  // the attempt, and how many it has had
+  std::optional<WorkerExit> first_death_;   // of the attempt
+  Death its_facts_;                         // without the last line
   Time attempt_began_{};
   bool gave_up_ = false;              // restarts were left
   asio::steady_timer waiting_timer_;  // runs only while the line of waiting is shown

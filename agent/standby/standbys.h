@@ -68,6 +68,8 @@ class Standbys {
   // The scratch folder. Empty if there is none.
   const std::string& folder() const { return scratch_; }
 
+  // Null if there are none.
+  const WorkerPages* pages() const { return pages_ ? &*pages_ : nullptr; }
   // Returns how far the workers say they are, by local rank. Empty if there are no pages.
   std::vector<WorkerProgress> progress() const;
 

@@ -2,7 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -63,6 +66,13 @@ std::string WorkerPages::variable(int local_rank) const {
   return fmt::format("{}:{}:{}:{}", rank * kWorkerPageBytes, notes, kNotesBytes, path_);
 }
 
+std::uint64_t WorkerPages::ask_witness(int local_rank) const {
+  std::atomic<std::uint64_t>& asked = at(local_rank).asked;
+  const std::uint64_t number = ++asked;
+  ::syscall(SYS_futex, &asked, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  return number;
+}
+
 WorkerPage& WorkerPages::at(int local_rank) const {
   return static_cast<WorkerPage*>(memory_.get())[local_rank];
 }
@@ -74,6 +84,7 @@ void WorkerPages::begin(int local_rank, bool keeps_notes) {
   page.last_step = 0;
   page.first_step = 0;
   page.first_line = 0;
+  page.witness = 0;
   if (keeps_notes) return;
   page.notes_size = 0;
   page.parks = 0;

@@ -25,6 +25,9 @@ class WorkerPages {
   // DDPRUN_PAGE of one worker.
   std::string variable(int local_rank) const;
   WorkerPage& page(int local_rank) const { return at(local_rank); }
+  // Wakes the worker's witness, which answers in witness_<local rank>.<number> beside the file.
+  // Returns the number.
+  std::uint64_t ask_witness(int local_rank) const;
   // Before a worker starts: nothing is done yet. A standby keeps what its predecessor has noted.
   void begin(int local_rank, bool keeps_notes);
 

@@ -93,6 +93,8 @@ class WorkerGroup {
   Children& children() { return children_; }
   // Returns how far the workers say they are, by local rank.
   std::vector<WorkerProgress> progress() const { return standbys_.progress(); }
+  // The workers' pages; null if there are none.
+  const WorkerPages* pages() const { return standbys_.pages(); }
   const LogTree& logs() const { return logs_; }
   const WorkerFiles& files() const { return files_; }
 

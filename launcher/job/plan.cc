@@ -151,6 +151,7 @@ Plan make_plan(const Options& options, const Command& command, Inheritance inher
   agent.signals = options.signals;
   agent.grace = options.shutdown_timeout;
   agent.teardown_timeout = options.teardown_timeout;
+  agent.on_hang = options.on_hang;
   agent.log_dir = options.log_dir.value_or("");
   agent.streams = stream_plans(options);
   agent.output = options.output;

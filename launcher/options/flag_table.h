@@ -51,6 +51,7 @@ enum class FlagId {
   kRestartBackoff,
   kNodeUnit,
   kTeardownTimeout,
+  kOnHang,
   kStandby,
   kPythonHook,
   kShareImports,

@@ -80,6 +80,7 @@ struct Options {
   std::string error_report{};   // file for the report as JSON; empty: none
   std::string error_file{};     // TORCHELASTIC_ERROR_FILE; empty: none
   bool detailed_exit_codes = false;
+  agent::OnHang on_hang = agent::OnHang::kReport;
   agent::StandbyMode standby = agent::StandbyMode::kAuto;
   agent::SharedImports share_imports = agent::SharedImports::kAuto;
   bool python_hook = true;

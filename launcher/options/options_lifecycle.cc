@@ -80,6 +80,17 @@ void read_standbys(ParseContext& context) {
     context.warn_without_effect(FlagId::kShareImports, "with --python-hook=0");
 }
 
+void read_hangs(ParseContext& context) {
+  const std::string mode = context.choice(FlagId::kOnHang, 2);
+  context.options.on_hang = mode == "off"       ? agent::OnHang::kOff
+                            : mode == "restart" ? agent::OnHang::kRestart
+                            : mode == "end"     ? agent::OnHang::kEnd
+                                                : agent::OnHang::kReport;
+  const bool acts = mode == "restart" || mode == "end";
+  if (acts && !context.options.python_hook)
+    context.warn_without_effect(FlagId::kOnHang, "with --python-hook=0");
+}
+
 }  // namespace
 
 void read_lifecycle(ParseContext& context) {
@@ -88,6 +99,7 @@ void read_lifecycle(ParseContext& context) {
   read_deadlines(context);
   context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
   read_standbys(context);
+  read_hangs(context);
   context.options.teardown_timeout = context.value_of(FlagId::kTeardownTimeout, parse_seconds);
   // The value has no effect, but what torchrun refuses is refused, with its exit codes.
   const auto interval = parse_number(context.given.text(FlagId::kMonitorInterval));

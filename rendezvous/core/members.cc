@@ -42,6 +42,11 @@ Member* Members::find(SessionId session) {
   return found == members_.end() ? nullptr : &found->second;
 }
 
+const Member* Members::find(SessionId session) const {
+  const auto found = members_.find(session);
+  return found == members_.end() ? nullptr : &found->second;
+}
+
 Member& Members::add(SessionId session) {
   const auto [added, is_new] = members_.try_emplace(session);
   DDPRUN_ASSERT(is_new);

@@ -66,6 +66,7 @@ class Members {
  public:
   // Null if it is not here. A pointer is good until its member is erased.
   Member* find(SessionId session);
+  const Member* find(SessionId session) const;
   // A new spare, the last to arrive. `session` must not be here yet.
   Member& add(SessionId session);
   void erase(Member& member);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "rendezvous/core/standstill.h"
 
 namespace ddprun::rendezvous {
 
@@ -70,6 +71,9 @@ struct NodeSpec {
   // --nnodes of this node: the host refuses a node that was given another one. 0: not told.
   int min_nodes = 0;
   int max_nodes = 0;
+  // It looks at its workers when it is told to (Look). An older node is not told, and the others
+  // get a verdict without its ranks.
+  bool answers_looks = false;
   // The settings of the job, used if this node is its first one. A host that serves one job has its
   // own. A time is 0 if an older node does not send it.
   RoundSettings settings;
@@ -193,7 +197,20 @@ struct SessionLost {
   // So its death is no end.
   bool host_returns = false;
 };
-using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain>;
+// A node suspects that the workers of `round` stand still. Look at this node's own, and say what
+// was seen (Session::give_evidence()).
+struct Look {
+  std::int64_t round = 0;
+  std::int64_t inquiry = 0;  // counted by this host; each look has another one
+};
+// The inquiry is over, and this is the verdict on the round. All of its nodes are told the same.
+struct StandstillVerdict {
+  std::int64_t round = 0;
+  std::int64_t inquiry = 0;
+  Verdict verdict;
+};
+using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain, Look,
+                                 StandstillVerdict>;
 
 // The event that a waiting node waits for. It travels as a number: new ones come last.
 enum class Await {
@@ -265,6 +282,15 @@ class Session {
   virtual std::optional<WaitStatus> wait_status() const = 0;
   // Returns why this node reaches no host; nothing of it is set once a host has let it in.
   virtual UnreachedHost unreached() const { return {}; }
+  // This node's workers of `round` make no step. The answer is Look, to all nodes of the round.
+  // None comes if an inquiry goes on already, or one began a moment ago. The suspicion is lost if
+  // the node has no host now, or an older one. Say it again while it is so.
+  virtual void suspect(std::int64_t /*round*/) {}
+  // The answer to Look: one of each rank of this node, at once or in parts. When all nodes of the
+  // round have said it, they get StandstillVerdict. That comes after kInquiryLimit at the latest
+  // (inquiry.h), and not if the round breaks meanwhile. It may be lost as suspect() may.
+  virtual void give_evidence(std::int64_t /*round*/, std::int64_t /*inquiry*/,
+                             const std::vector<RankEvidence>& /*evidence*/) {}
   // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
   virtual void abandon() {}
   // Over the network: until when the workers may live on if this session ended now. The past: they

@@ -36,6 +36,16 @@ void FailoverSession::report_success(std::int64_t round) {
   perform(failover_.succeeded(round), [&](Session& session) { session.report_success(round); });
 }
 
+// The next host knows of no inquiry, and the workers may go on by then: nothing of it is kept.
+void FailoverSession::suspect(std::int64_t round) {
+  if (failover_.is_admitted() && session_) session_->suspect(round);
+}
+
+void FailoverSession::give_evidence(std::int64_t round, std::int64_t inquiry,
+                                    const std::vector<RankEvidence>& evidence) {
+  if (failover_.is_admitted() && session_) session_->give_evidence(round, inquiry, evidence);
+}
+
 void FailoverSession::leave(const Failure& reason) {
   perform(failover_.left(reason), [&](Session& session) { session.leave(reason); });
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/alarm.h"
 #include "base/loop.h"
@@ -30,6 +31,9 @@ class FailoverSession : public Session {
   void resume(const ResumeRequest& node) final { join(node.spec); }
   void report_failure(std::int64_t round, const Failure& failure) final;
   void report_success(std::int64_t round) final;
+  void suspect(std::int64_t round) final;
+  void give_evidence(std::int64_t round, std::int64_t inquiry,
+                     const std::vector<RankEvidence>& evidence) final;
   void leave(const Failure& reason) final;
   void gone() final;
   std::optional<WaitStatus> wait_status() const final;

@@ -74,6 +74,11 @@ class RemoteSession final : public Session {
     say(WorkerFailed{round, failure});
   }
   void report_success(std::int64_t round) override { say(NodeSucceeded{round}); }
+  void suspect(std::int64_t round) override {
+    if (takes_evidence()) say(Suspicion{round});
+  }
+  void give_evidence(std::int64_t round, std::int64_t inquiry,
+                     const std::vector<RankEvidence>& evidence) override;
   void leave(const Failure& reason) override;
   void gone() override;
   std::optional<WaitStatus> wait_status() const override { return grant_.wait_status; }
@@ -90,6 +95,7 @@ class RemoteSession final : public Session {
   enum class State { kConnecting, kConnected, kOver };
 
   void say(const NodeMessage& message);
+  bool takes_evidence() const;
   bool end_after_leave();
   void attempt();
   void connected();
@@ -209,6 +215,17 @@ void RemoteSession::gone() {
   lease_watch_.cancel();
   call_->send(encode(Gone{}));
   call_->close();
+}
+
+// A host that does not read gets no more of it: the queue is for what the round needs.
+bool RemoteSession::takes_evidence() const {
+  return state_ == State::kConnected && grant_.takes_evidence && call_->has_room();
+}
+
+void RemoteSession::give_evidence(std::int64_t round, std::int64_t inquiry,
+                                  const std::vector<RankEvidence>& evidence) {
+  if (!takes_evidence()) return;
+  for (const Evidence& part : split({round, inquiry, evidence})) say(part);
 }
 
 void RemoteSession::say(const NodeMessage& message) {

@@ -39,6 +39,7 @@ class ClientCall final : public grpc::ClientBidiReactor<v4::FromNode, v4::ToNode
   }
   void send(v4::FromNode message) { perform(writer_.send(std::move(message))); }
   bool idle() const { return writer_.idle(); }
+  bool has_room() const { return writer_.has_room(); }
   // No message follows those that were sent. The host ends the call when it has read a Gone.
   void close() { perform(writer_.close()); }
   // Breaks the call off; what is queued is dropped.

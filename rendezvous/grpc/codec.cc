@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "rendezvous/grpc/cut_text.h"
+
 namespace ddprun::rendezvous {
 namespace {
 
@@ -18,14 +20,6 @@ struct Overloaded : Visitors... {
 };
 template <typename... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
-
-// At most `max` bytes of the text. No character of UTF-8 is cut in two.
-std::string cut(const std::string& text, std::size_t max) {
-  if (text.size() <= max) return text;
-  std::size_t end = max;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return text.substr(0, end);
-}
 
 // Cuts, so that a long text never keeps a failure from being reported: the host would refuse it.
 v4::Failure encode_failure(const Failure& failure) {
@@ -57,6 +51,7 @@ v4::Join encode_spec(const NodeSpec& spec) {
   message.set_rank_is_preferred(spec.rank_is_preferred);
   message.set_min_nodes(spec.min_nodes);
   message.set_max_nodes(spec.max_nodes);
+  message.set_answers_looks(spec.answers_looks);
   v4::RoundSettings& settings = *message.mutable_settings();
   settings.set_join_timeout_ms(spec.settings.join_timeout.count());
   settings.set_last_call_ms(spec.settings.last_call.count());
@@ -160,6 +155,7 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
   spec.rank_is_preferred = message.rank_is_preferred();
   spec.min_nodes = message.min_nodes();
   spec.max_nodes = message.max_nodes();
+  spec.answers_looks = message.answers_looks();
   if (message.has_settings()) spec.settings = decode_settings(message.settings());
   return spec;
 }
@@ -225,7 +221,8 @@ Result<DownMessage> decode_lease(const v4::Lease& message) {
                    .lease = {.length = decode_wait(message.length_ms()),
                              .heartbeat_every = decode_wait(message.heartbeat_every_ms())},
                    .may_return = message.may_return(),
-                   .host_returns = message.host_returns()};
+                   .host_returns = message.host_returns(),
+                   .takes_evidence = message.takes_evidence()};
   if (message.has_wait_status()) {
     const v4::WaitStatus& wait_status = message.wait_status();
     grant.wait_status = {.awaits = decode_awaits(wait_status.awaits()),
@@ -274,6 +271,8 @@ v4::FromNode encode(const NodeMessage& said) {
       [&](const Heartbeat& heartbeat) {
         message.mutable_heartbeat()->set_stamp_ms(heartbeat.stamp.count());
       },
+      [&](const Suspicion& suspicion) { message.mutable_suspicion()->set_round(suspicion.round); },
+      [&](const Evidence& evidence) { *message.mutable_evidence() = encode_evidence(evidence); },
       [&](const Proof& proof) {
         message.mutable_proof()->set_proof(proof.bytes);
         for (const std::string& channel : proof.channels)
@@ -304,8 +303,13 @@ v4::ToNode encode(const HostMessage& said) {
         message.mutable_refused()->set_code(static_cast<std::int32_t>(lost.error.code()));
         message.mutable_refused()->set_message(cut(lost.error.message(), kMaxTextBytes));
       },
-      [&](const Drain& drain) {
-        message.mutable_drain()->set_deadline_ms(drain.deadline.count());
+      [&](const Drain& drain) { message.mutable_drain()->set_deadline_ms(drain.deadline.count()); },
+      [&](const Look& look) {
+        message.mutable_look()->set_round(look.round);
+        message.mutable_look()->set_inquiry(look.inquiry);
+      },
+      [&](const StandstillVerdict& verdict) {
+        *message.mutable_verdict() = encode_verdict(verdict);
       }};
   std::visit(fill, said);
   return message;
@@ -319,6 +323,7 @@ v4::ToNode encode(const LeaseGrant& grant) {
   lease.set_heartbeat_every_ms(grant.lease.heartbeat_every.count());
   lease.set_may_return(grant.may_return);
   lease.set_host_returns(grant.host_returns);
+  lease.set_takes_evidence(grant.takes_evidence);
   if (!grant.wait_status) return message;
   v4::WaitStatus& wait_status = *lease.mutable_wait_status();
   wait_status.set_have(grant.wait_status->have);
@@ -355,6 +360,10 @@ Result<NodeMessage> decode(const v4::FromNode& message) {
       return NodeMessage(Gone{});
     case v4::FromNode::kHeartbeat:
       return NodeMessage(Heartbeat{std::chrono::milliseconds(message.heartbeat().stamp_ms())});
+    case v4::FromNode::kSuspicion:
+      return NodeMessage(Suspicion{message.suspicion().round()});
+    case v4::FromNode::kEvidence:
+      return NodeMessage(decode_evidence(message.evidence()));
     case v4::FromNode::kProof:
       return decode_proof<NodeMessage>(message.proof());
     // A kind that only a newer version has is an unknown field to protobuf, which skips it.
@@ -387,6 +396,10 @@ Result<DownMessage> decode(const v4::ToNode& message) {
       return decode_lease(message.lease());
     case v4::ToNode::kDrain:
       return DownMessage(Drain{decode_wait(message.drain().deadline_ms())});
+    case v4::ToNode::kLook:
+      return DownMessage(Look{message.look().round(), message.look().inquiry()});
+    case v4::ToNode::kVerdict:
+      return DownMessage(decode_verdict(message.verdict()));
     case v4::ToNode::kChallenge:
       return decode_secret<DownMessage, Challenge>("nonce", message.challenge().nonce());
     case v4::ToNode::kAdmitted:

@@ -13,6 +13,7 @@
 #include "rendezvous/core/keep_alive.h"
 #include "rendezvous/core/membership.h"
 #include "rendezvous/core/rendezvous.h"
+#include "rendezvous/grpc/evidence_codec.h"
 #include "rendezvous/grpc/proof_codec.h"
 #include "rendezvous/trust/proof.h"
 
@@ -23,10 +24,10 @@ inline constexpr std::size_t kMaxNameBytes = 255;
 // The most bytes of a failure's text, which is one line for people. The sender cuts a longer one;
 // the receiver refuses it.
 inline constexpr std::size_t kMaxTextBytes = 4096;
-// The most bytes of a node's message. The largest is a failure: one text and a hostname. A join has
-// four names and some numbers.
+// The most bytes of a node's message. Evidence fills it, and comes in parts (evidence_codec.h). A
+// failure has one text and a hostname, a join four names and some numbers.
 inline constexpr int kMaxUpBytes = 16 * 1024;
-// The most bytes of a host's message. The largest is a failure, as above.
+// The most bytes of a host's message. The largest is a verdict: one text and a list of ranks.
 inline constexpr int kMaxDownBytes = kMaxUpBytes;
 // The metadata that a node shows with its call to be let in. gRPC takes any bytes as a value if the
 // name ends in "-bin" (gRPC doc/PROTOCOL-HTTP2.md). We need that: a job's id may be any text.
@@ -50,7 +51,7 @@ struct Heartbeat {
   std::chrono::milliseconds stamp{0};
 };
 using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Heartbeat,
-                                 ResumeRequest, Proof>;
+                                 ResumeRequest, Proof, Suspicion, Evidence>;
 
 // A node knows of no later round.
 inline constexpr std::int64_t kMostRounds = std::int64_t{1} << 62;
@@ -64,6 +65,8 @@ struct LeaseGrant {
   std::optional<WaitStatus> wait_status{};
   bool may_return = false;    // as in SessionLost
   bool host_returns = false;  // as in SessionLost
+  // The host knows what Suspicion and Evidence mean. An older one ends the session with them.
+  bool takes_evidence = false;
 };
 // The messages that the host sends.
 using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge, HostProof>;

@@ -317,7 +317,12 @@ void Service::Calls::grant_lease(Node& node, const Heartbeat& heartbeat) {
   node.silence.granted(options_.keep_alive, lease);
   const auto awaits = node.session ? node.session->wait_status() : std::nullopt;
   const bool returns = options_.jobs.has_value();
-  node.call->send(encode(LeaseGrant{heartbeat.stamp, lease, awaits, options_.resumes, returns}));
+  node.call->send(encode(LeaseGrant{.stamp = heartbeat.stamp,
+                                    .lease = lease,
+                                    .wait_status = awaits,
+                                    .may_return = options_.resumes,
+                                    .host_returns = returns,
+                                    .takes_evidence = true}));
 }
 
 void Service::Calls::on_message(const std::shared_ptr<Call>& call,
@@ -369,12 +374,19 @@ void Service::Calls::pass_on(Node& node, const NodeMessage& message) {
     session.report_failure(failed->round, failed->failure);
   if (const auto* done = std::get_if<NodeSucceeded>(&message)) session.report_success(done->round);
   if (const auto* leave = std::get_if<Leave>(&message)) session.leave(leave->reason);
+  if (const auto* suspicion = std::get_if<Suspicion>(&message)) session.suspect(suspicion->round);
+  if (const auto* evidence = std::get_if<Evidence>(&message))
+    session.give_evidence(evidence->round, evidence->inquiry, evidence->ranks);
 }
 
 // May run inside a function of the host, so it only sends. A node that got its last message is
 // forgotten later, by a post. `call` is valid: its Node holds it. Without a Node there is no
 // session for which the host could have a message.
 void Service::Calls::deliver(Call* call, const HostMessage& message) {
+  // As leases: they must not fill the queue of a node that does not read.
+  const bool is_of_inquiry =
+      std::holds_alternative<Look>(message) || std::holds_alternative<StandstillVerdict>(message);
+  if (is_of_inquiry && !call->has_room()) return;
   call->send(encode(message));
   if (!is_last(message)) return;
   call->close();

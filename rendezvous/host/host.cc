@@ -51,6 +51,14 @@ class Host::LocalSession final : public HostedSession {
   // The end of the session says it. A host that leaves ends the job anyway, and service.h destroys
   // the session of a node that is gone.
   void gone() override {}
+  void suspect(std::int64_t round) override {
+    if (host_.may_inquire())
+      host_.announce(host_.inquiry_.suspected(id_, round, host_.membership_, now()));
+  }
+  void give_evidence(std::int64_t round, std::int64_t inquiry,
+                     const std::vector<RankEvidence>& evidence) override {
+    if (host_.may_inquire()) host_.announce(host_.inquiry_.answered(id_, round, inquiry, evidence));
+  }
   std::optional<WaitStatus> wait_status() const override {
     return host_.membership_.wait_status(now());
   }
@@ -71,13 +79,15 @@ class Host::LocalSession final : public HostedSession {
 Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy, JobRecord record)
     : loop_(loop),
       membership_(policy, std::move(record)),
-      alarm_(loop, [this] { perform(membership_.tick(now())); }) {}
+      alarm_(loop, [this] { perform(membership_.tick(now())); }),
+      inquiry_alarm_(loop, [this] { look_at_inquiry(); }) {}
 
 // Without members a membership has no pointer into itself.
 Host::Host(boost::asio::io_context& loop, const Host& finished)
     : loop_(loop),
       membership_(finished.membership_),
       alarm_(loop, [this] { perform(membership_.tick(now())); }),
+      inquiry_alarm_(loop, [this] { look_at_inquiry(); }),
       last_id_(finished.last_id_),
       is_over_(finished.is_over_) {
   DDPRUN_ASSERT(finished.is_finished());
@@ -106,14 +116,33 @@ std::unique_ptr<Host::HostedSession> Host::open(Reader reader, PeerInfo observed
 }
 
 void Host::perform(Outcome outcome) {
-  if (leads && !leads()) is_over_ = true;
-  if (is_over_) return;
+  if (!may_decide()) return;
+  inquiry_.follow(membership_);
+  inquiry_alarm_.set(inquiry_.look_again_at());
   if (watch) watch(outcome);
   alarm_.set(membership_.look_again_at());
   const bool waits = !unsent_.empty();
   if (!waits && !is_recorded(outcome)) return tell(outcome);
   unsent_.push_back(std::move(outcome));
   if (!waits) record(unsent_.front());
+}
+
+bool Host::may_decide() {
+  if (leads && !leads()) is_over_ = true;
+  return !is_over_;
+}
+
+// No node knows of a round yet that is being recorded: none can suspect it.
+bool Host::may_inquire() { return may_decide() && unsent_.empty(); }
+
+void Host::look_at_inquiry() {
+  if (may_inquire()) announce(inquiry_.tick(now()));
+}
+
+void Host::announce(const std::optional<Announcement>& announcement) {
+  inquiry_alarm_.set(inquiry_.look_again_at());
+  if (!announcement) return;
+  for (const SessionId to : announcement->to) deliver(to, announcement->message);
 }
 
 bool Host::is_recorded(const Outcome& outcome) const {
@@ -165,6 +194,8 @@ void Host::end(const Error& error) {
   is_over_ = true;
   unsent_.clear();
   alarm_.set(Time::max());
+  inquiry_.end();
+  inquiry_alarm_.set(Time::max());
   std::vector<SessionId> all;
   for (const auto& [id, reader] : readers_) all.push_back(id);
   for (const SessionId id : all) deliver(id, SessionLost{.error = error});

@@ -1,7 +1,7 @@
 // The job's rendezvous in this process: a Membership with a clock, one timer and real nodes. A node
 // of this process calls open_session(); service.h lets remote nodes in through
 // open_direct_session(). Host has no socket and no gRPC, so a job of one node pays for neither. It
-// decides nothing: Membership does.
+// decides nothing: Membership does, and Inquiry where workers stand still.
 //
 // On the loop's thread only. Owned by the agent that hosts the job.
 #pragma once
@@ -13,9 +13,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/alarm.h"
+#include "rendezvous/core/inquiry.h"
 #include "rendezvous/core/membership.h"
 #include "rendezvous/core/rendezvous.h"
 
@@ -113,6 +115,10 @@ class Host {
 
   std::unique_ptr<HostedSession> open(Reader reader, PeerInfo observed);
   void perform(Outcome outcome);
+  bool may_decide();
+  bool may_inquire();
+  void look_at_inquiry();
+  void announce(const std::optional<Announcement>& announcement);
   void tell(const Outcome& outcome);
   bool is_recorded(const Outcome& outcome) const;
   void record(const Outcome& outcome);
@@ -125,6 +131,8 @@ class Host {
   boost::asio::io_context& loop_;
   Membership membership_;
   Alarm alarm_;
+  Inquiry inquiry_{judge};
+  Alarm inquiry_alarm_;
   SessionId last_id_ = 0;
   std::map<SessionId, Reader> readers_;
   std::deque<Outcome> unsent_;  // the first one is being recorded

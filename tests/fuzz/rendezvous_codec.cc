@@ -2,8 +2,10 @@
 // and read again without a change. Values that make sense. The peer reads what was meant, and no
 // message is longer than a peer takes.
 
+#include <algorithm>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "base/assert.h"
 #include "rendezvous/grpc/codec.h"
@@ -40,6 +42,21 @@ v4::ToNode encode_down(const DownMessage& message) {
   return lease != nullptr ? encode(*lease) : encode(std::get<HostMessage>(message));
 }
 
+// Whether a host that keeps it keeps no more than it may.
+bool is_bounded(const RankEvidence& evidence) {
+  const auto is_text = [](const std::string& text) { return text.size() <= kMostEvidenceText; };
+  const auto is_group = [&](const GroupPosition& group) {
+    return is_text(group.name) && is_text(group.operation) && is_text(group.shapes) &&
+           group.ranks.size() <= kMostGroupRanks && group.enqueued >= 0 && group.completed >= 0 &&
+           group.number >= 0;
+  };
+  return is_text(evidence.hostname) && is_text(evidence.detail) && is_text(evidence.place) &&
+         evidence.activity >= Activity::kUnknown && evidence.activity <= Activity::kEnded &&
+         evidence.steps >= 0 && evidence.groups.size() <= kMostGroups &&
+         std::ranges::all_of(evidence.groups, is_group) &&
+         encode_evidence({.ranks = {evidence}}).ranks(0).ByteSizeLong() <= kMaxEvidenceBytes;
+}
+
 bool is_short(const Failure& failure) {
   return failure.hostname.size() <= kMaxNameBytes && failure.message.size() <= kMaxTextBytes;
 }
@@ -57,6 +74,8 @@ void check_bounds(const NodeMessage& message) {
   if (const auto* failed = std::get_if<WorkerFailed>(&message))
     DDPRUN_ASSERT(is_short(failed->failure));
   if (const auto* leave = std::get_if<Leave>(&message)) DDPRUN_ASSERT(is_short(leave->reason));
+  if (const auto* evidence = std::get_if<Evidence>(&message))
+    DDPRUN_ASSERT(std::ranges::all_of(evidence->ranks, is_bounded));
   if (const auto* resumed = std::get_if<ResumeRequest>(&message)) {
     DDPRUN_ASSERT(is_short(resumed->cause) && resumed->round >= 0);
     DDPRUN_ASSERT(resumed->spec.node_id.size() <= kMaxNameBytes);
@@ -84,6 +103,11 @@ void check_bounds(const DownMessage& message) {
   }
   if (const auto* broken = std::get_if<RoundBroken>(&said)) DDPRUN_ASSERT(is_short(broken->cause));
   if (const auto* ended = std::get_if<JobEnded>(&said)) DDPRUN_ASSERT(is_short(ended->cause));
+  if (const auto* told = std::get_if<StandstillVerdict>(&said)) {
+    DDPRUN_ASSERT(told->verdict.kind <= VerdictKind::kAllWait);
+    DDPRUN_ASSERT(told->verdict.ranks.size() <= kMostVerdictRanks);
+    DDPRUN_ASSERT(told->verdict.sentence.size() <= kMaxTextBytes);
+  }
 }
 
 void read_from_node(std::string_view bytes) {
@@ -157,7 +181,37 @@ NodeSpec spec(ScriptInput& script) {
   spec.backoff_max = wait(script);
   spec.min_nodes = number(script);
   spec.max_nodes = number(script);
+  spec.answers_looks = script.flag();
   return spec;
+}
+
+std::int64_t count(ScriptInput& script) { return static_cast<std::uint32_t>(script.number()); }
+
+RankEvidence rank_evidence(ScriptInput& script) {
+  RankEvidence evidence{.rank = number(script),
+                        .hostname = long_text(script),
+                        .activity = static_cast<Activity>(script.choice(9)),
+                        .detail = long_text(script),
+                        .place = long_text(script),
+                        .steps = count(script)};
+  for (std::size_t groups = script.choice(6); groups > 0; --groups) {
+    GroupPosition group{.name = long_text(script),
+                        .enqueued = count(script),
+                        .completed = count(script),
+                        .number = count(script),
+                        .operation = long_text(script),
+                        .shapes = long_text(script)};
+    group.ranks.assign(script.byte(), number(script));
+    evidence.groups.push_back(std::move(group));
+  }
+  return evidence;
+}
+
+// Texts are cut, and groups may be left out.
+bool is_same(const RankEvidence& meant, const RankEvidence& read) {
+  return meant.rank == read.rank && meant.activity == read.activity && meant.steps == read.steps &&
+         meant.hostname.starts_with(read.hostname) && meant.place.starts_with(read.place) &&
+         read.groups.size() <= meant.groups.size();
 }
 
 // Cut, never refused: a report must come through, whatever the worker printed.
@@ -183,6 +237,41 @@ Kind read_down(const HostMessage& said) {
   return std::get<Kind>(std::get<HostMessage>(*read));
 }
 
+// All ranks arrive, in messages that the host takes.
+void write_evidence(ScriptInput& script) {
+  Evidence evidence{.round = script.number(), .inquiry = script.number(), .ranks = {}};
+  for (unsigned ranks = script.byte(); ranks > 0; --ranks)
+    evidence.ranks.push_back(ranks % 8 == 0 || evidence.ranks.empty() ? rank_evidence(script)
+                                                                      : evidence.ranks.back());
+  const std::vector<Evidence> messages = split(evidence);
+  DDPRUN_ASSERT(messages.size() <= kMaxEvidenceMessages);
+  auto next = evidence.ranks.begin();
+  for (const Evidence& message : messages) {
+    const auto read = read_up<Evidence>(message);
+    DDPRUN_ASSERT(read.round == evidence.round && read.inquiry == evidence.inquiry);
+    for (const RankEvidence& one : read.ranks) {
+      DDPRUN_ASSERT(next != evidence.ranks.end() && is_same(*next, one) && is_bounded(one));
+      ++next;
+    }
+  }
+  DDPRUN_ASSERT(next == evidence.ranks.end());
+}
+
+void write_verdict(ScriptInput& script) {
+  StandstillVerdict said{.round = script.number(),
+                         .inquiry = script.number(),
+                         .verdict = {.kind = static_cast<VerdictKind>(script.choice(9)),
+                                     .is_certain = script.flag(),
+                                     .sentence = long_text(script)}};
+  said.verdict.ranks.assign(script.byte() * 8U, number(script));
+  const auto told = read_down<StandstillVerdict>(said);
+  DDPRUN_ASSERT(told.round == said.round && told.inquiry == said.inquiry);
+  DDPRUN_ASSERT(told.verdict.kind == said.verdict.kind);
+  DDPRUN_ASSERT(said.verdict.sentence.starts_with(told.verdict.sentence));
+  const Look look{said.round, said.inquiry};
+  DDPRUN_ASSERT(read_down<Look>(look).inquiry == look.inquiry);
+}
+
 void write_from_node(ScriptInput script) {
   const NodeSpec joined = spec(script);
   DDPRUN_ASSERT(read_up<NodeSpec>(joined) == joined);
@@ -190,6 +279,9 @@ void write_from_node(ScriptInput script) {
   const auto read = read_up<WorkerFailed>(failed);
   DDPRUN_ASSERT(read.round == failed.round && is_same(failed.failure, read.failure));
   DDPRUN_ASSERT(is_same(failed.failure, read_up<Leave>(Leave{failed.failure}).reason));
+  const Suspicion suspicion{script.number()};
+  DDPRUN_ASSERT(read_up<Suspicion>(suspicion).round == suspicion.round);
+  write_evidence(script);
   const NodeSucceeded succeeded{script.number()};
   DDPRUN_ASSERT(read_up<NodeSucceeded>(succeeded).round == succeeded.round);
   const Heartbeat heartbeat{milliseconds(script.number())};
@@ -216,6 +308,7 @@ void write_to_node(ScriptInput script) {
   DDPRUN_ASSERT(is_same(broken.cause, read.cause));
   const JobEnded ended{script.flag(), broken.cause};
   DDPRUN_ASSERT(read_down<JobEnded>(ended).succeeded == ended.succeeded);
+  write_verdict(script);
   const auto code = static_cast<ErrorCode>(script.choice(9));
   DDPRUN_ASSERT(read_down<SessionLost>(SessionLost{{code, long_text(script)}}).error.code() ==
                 code);

@@ -134,7 +134,7 @@ class Architecture(unittest.TestCase):
         self.assertEqual([name for name in sorted(folders) if f"[{name}/]({name})" not in page], [])
 
     def test_it_shows_the_ways_through_the_code(self):
-        for way in ("A launch", "A restart", "A store wait", "A gradient"):
+        for way in ("A launch", "A restart", "A standstill", "A store wait", "A gradient"):
             section = PAGE.read_text().partition(f"\n## {way}\n")[2].partition("\n## ")[0]
             self.assertRegex(section, FENCE, way)
 

@@ -28,7 +28,8 @@ class Packages:
 
 
 class Page:
-    STEPS, LAST_STEP, FIRST_STEP, FIRST_LINE, NOTES_SIZE, PARKS = range(6)  # words of the page
+    # The words of the page.
+    STEPS, LAST_STEP, FIRST_STEP, FIRST_LINE, NOTES_SIZE, PARKS, ASKED, WITNESS = range(8)
 
     def __init__(self, page):
         import ctypes  # module mmap keeps a descriptor, which the user would see
@@ -47,6 +48,8 @@ class Page:
         memory = memoryview((ctypes.c_char * end).from_address(address)).cast("B")
         self.words, self.notes = memory[at:at + 64].cast("Q"), memory[notes:end]
         self.lock = ctypes.c_void_p(address + at + 64)
+        self.asked_word = ctypes.c_void_p(address + at + 8 * self.ASKED)
+        self.folder, self.rank = os.path.dirname(path), at // 128
 
     def entries(self):
         return bytes(self.notes[:self.words[self.NOTES_SIZE]]).split(b"\0")[:-1]
@@ -62,6 +65,7 @@ class Hook(Page):
         self.last, self.counts, self.environ = None, False, dict(os.environ._data)
         self.begin = self.words[self.NOTES_SIZE]  # behind those of our predecessor
         self.pending = None  # the place of the last import's entry
+        self.has_witness = False
         self.words[self.PARKS] = os.getpid()
         os.register_at_fork(after_in_child=self.retire)
 
@@ -128,7 +132,18 @@ class Hook(Page):
             and code.co_filename.startswith(self.packages.shared)
         )
 
+    def begin_witness(self):
+        """Only where ranks can wait for each other: a script of its own has no thread of ours."""
+        if not self.has_witness and "torch.distributed.distributed_c10d" in sys.modules:
+            self.has_witness, scope = True, {"os": os, "sys": sys}
+            try:
+                run_parts(f"{self.folder}/hook", ["witness.py"], scope)
+                scope["begin"](self)
+            except Exception:  # a processor that it does not know
+                pass
+
     def count_steps(self):
+        self.begin_witness()
         register = getattr(
             sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None
         )

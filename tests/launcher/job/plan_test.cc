@@ -24,12 +24,26 @@ bool holds(const Words& words, const std::string& word) {
 
 TEST(Plan, CarriesEveryFlagToTheAgent) {
   const agent::AgentConfig agent =
-      plan_of({"--nproc-per-node=2", "--virtual-local-rank", "--exit-codes=detailed", "--quiet",
-               "--event-log-handler=console", "--error-report=r", "--http=:9400", "--fold",
-               "--role=trn", "--log-line-prefix-template=p", "--duplicate-stdout-filters=a",
-               "--max-restarts=2", "--restart-window=5", "--signals-to-handle=SIGINT",
-               "--signal-map=USR1=TERM", "--shutdown-timeout=7", "--teardown-timeout=2.5",
-               "--log-dir=L", "E"},
+      plan_of({"--nproc-per-node=2",
+               "--virtual-local-rank",
+               "--exit-codes=detailed",
+               "--quiet",
+               "--event-log-handler=console",
+               "--error-report=r",
+               "--http=:9400",
+               "--fold",
+               "--role=trn",
+               "--log-line-prefix-template=p",
+               "--duplicate-stdout-filters=a",
+               "--max-restarts=2",
+               "--restart-window=5",
+               "--signals-to-handle=SIGINT",
+               "--signal-map=USR1=TERM",
+               "--shutdown-timeout=7",
+               "--teardown-timeout=2.5",
+               "--on-hang=end",
+               "--log-dir=L",
+               "E"},
               {}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"TORCHELASTIC_ERROR_FILE", "e"}})
           .agent;
   EXPECT_EQ(agent.worker_count, 2);
@@ -49,6 +63,7 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
   EXPECT_EQ(agent.signals.map.at(SIGUSR1), SIGTERM);
   EXPECT_EQ(agent.grace, std::chrono::seconds(7));
   EXPECT_EQ(agent.teardown_timeout, std::chrono::milliseconds(2500));
+  EXPECT_EQ(agent.on_hang, agent::OnHang::kEnd);
   EXPECT_EQ(agent.log_dir, "L");
   EXPECT_EQ(agent.role, "trn");
   EXPECT_EQ(agent.entry, "x");

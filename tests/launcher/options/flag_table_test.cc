@@ -48,7 +48,7 @@ TEST(FlagTable, HoldsEveryFlagOfTorchrunOnce) {
       "restart-backoff", "fold",       "node-unit",  "standby",
       "python-hook",     "quiet",      "local-rank", "use-env",
       "version",         "http",       "check",      "teardown-timeout",
-      "share-imports"};
+      "share-imports",   "on-hang"};
   std::set<std::string> torchruns;
   std::set<std::string> ours;
   for (const Flag& flag : flag_table()) {

@@ -184,6 +184,17 @@ TEST(OptionsLifecycle, AWindowBringsABackoff) {
   EXPECT_EQ(good(line).restarts.backoff_max, seconds(2));
 }
 
+TEST(OptionsLifecycle, ChooseWhatFollowsAHang) {
+  using agent::OnHang;
+  EXPECT_EQ(good({"E"}).on_hang, OnHang::kReport);
+  EXPECT_EQ(good({"--on-hang=report", "E"}).on_hang, OnHang::kReport);
+  EXPECT_EQ(good({"--on-hang=restart", "E"}).on_hang, OnHang::kRestart);
+  EXPECT_EQ(good({"--on-hang=end", "E"}).on_hang, OnHang::kEnd);
+  EXPECT_EQ(good({"--on-hang=off", "E"}).on_hang, OnHang::kOff);
+  EXPECT_EQ(bad({"--on-hang=kill", "E"}),
+            "2 ddprun: --on-hang=kill: expected report, restart, end or off");
+}
+
 TEST(OptionsLifecycle, BoundATeardown) {
   EXPECT_EQ(good({"E"}).teardown_timeout, seconds(15));
   EXPECT_EQ(good({"--teardown-timeout=0", "E"}).teardown_timeout, seconds(0));

@@ -196,6 +196,13 @@ class Script {
     return fmt::format("drain deadline={}s", message.deadline.count() / 1000);
   }
 
+  static std::string print_message(const Look& message) {
+    return fmt::format("look round={}", message.round);
+  }
+  static std::string print_message(const StandstillVerdict& message) {
+    return "verdict: " + message.verdict.sentence;
+  }
+
   std::optional<Membership> membership_;
   Time now_ = kStart;
   SessionId last_session_ = 0;

@@ -21,6 +21,7 @@ NodeSpec spec() {
           .max_restarts = 2,
           .min_nodes = 2,
           .max_nodes = 4,
+          .answers_looks = true,
           .settings = {.join_timeout = milliseconds(5'000),
                        .last_call = milliseconds(4'000),
                        .resize_wait = milliseconds(0),
@@ -137,12 +138,13 @@ TEST(Codec, CarriesLeases) {
                                                    .ends_in = std::chrono::milliseconds(9),
                                                    .missing = "0"},
                          .may_return = true,
-                         .host_returns = true};
+                         .host_returns = true,
+                         .takes_evidence = true};
   const auto got = std::get<LeaseGrant>(*travel(encode(grant)));
   EXPECT_EQ(got.wait_status, grant.wait_status);
   EXPECT_EQ(got.stamp, grant.stamp);
   EXPECT_EQ(got.lease, grant.lease);
-  EXPECT_TRUE(got.may_return && got.host_returns);
+  EXPECT_TRUE(got.may_return && got.host_returns && got.takes_evidence);
 }
 
 TEST(Codec, CarriesWhatIsAwaited) {

@@ -297,6 +297,67 @@ TEST_F(HostTest, AFinishedJobAnswersFromNewMemory) {
   EXPECT_TRUE(run_until(loop, [&] { return late.last_is<SessionLost>(); }));
 }
 
+// A node in the host's process and a remote one, of one worker each.
+struct InquiringHostTest : HostTest {
+  InquiringHostTest() {
+    here.session = host.open_session(here.handler());
+    remote.session = host.open_direct_session(remote.handler(), {"10.0.0.2"});
+    for (TestNode* const node : {&here, &remote}) {
+      NodeSpec spec = make_node(node == &here ? "here" : "remote", 3);
+      spec.answers_looks = true;
+      node->session->join(spec);
+    }
+    EXPECT_TRUE(run_until(loop, [&] { return here.last_is<RoundPublished>(); }));
+  }
+
+  Host host{loop, {.min_nodes = 2, .max_nodes = 2}};
+  bool leads = true;
+  TestNode here;
+  TestNode remote;
+};
+
+TEST_F(InquiringHostTest, LetsAllNodesLookAndTellsThemTheVerdict) {
+  remote.session->suspect(1);
+  ASSERT_TRUE(remote.last_is<Look>());
+  ASSERT_TRUE(run_until(loop, [&] { return here.last_is<Look>(); }));
+  const Look look = here.last<Look>();
+  EXPECT_EQ(look.round, 1);
+  const int rank = remote.messages.size() == 2 ? 1 : 0;
+  here.session->give_evidence(1, look.inquiry, {{.rank = 1 - rank}});
+  EXPECT_TRUE(remote.last_is<Look>());
+  remote.session->give_evidence(1, look.inquiry, {{.rank = rank}});
+  ASSERT_TRUE(remote.last_is<StandstillVerdict>());
+  ASSERT_TRUE(run_until(loop, [&] { return here.last_is<StandstillVerdict>(); }));
+  const auto& told = here.last<StandstillVerdict>();
+  EXPECT_EQ(told.round, 1);
+  EXPECT_EQ(told.inquiry, look.inquiry);
+  EXPECT_EQ(told.verdict, remote.last<StandstillVerdict>().verdict);
+}
+
+TEST_F(InquiringHostTest, ForgetsTheInquiryOfARoundThatBreaks) {
+  remote.session->suspect(1);
+  remote.session->report_failure(1, make_failure("x"));
+  ASSERT_TRUE(remote.last_is<RoundBroken>());
+  for (const int rank : {0, 1}) remote.session->give_evidence(1, 1, {{.rank = rank}});
+  here.session->give_evidence(1, 1, {{.rank = 0}});
+  EXPECT_TRUE(remote.last_is<RoundBroken>());
+}
+
+TEST_F(InquiringHostTest, InquiresNoMoreWhenItLeadsNoMore) {
+  host.leads = [this] { return leads; };
+  leads = false;
+  remote.session->suspect(1);
+  EXPECT_TRUE(remote.last_is<RoundPublished>()) << "another leads";
+}
+
+TEST_F(InquiringHostTest, MayEndWithAnInquiryOpen) {
+  remote.session->suspect(1);
+  ASSERT_TRUE(remote.last_is<Look>());
+  host.end({ErrorCode::kLostLeadership, "another leads"});
+  EXPECT_TRUE(remote.lost_for(ErrorCode::kLostLeadership));
+  EXPECT_TRUE(run_until(loop, [&] { return here.lost_for(ErrorCode::kLostLeadership); }));
+}
+
 TEST_F(HostTest, MayEndWithAMessageAndATimerUnderWay) {
   bool heard = false;
   {

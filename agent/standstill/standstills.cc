@@ -1,0 +1,236 @@
+#include "agent/standstill/standstills.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "agent/standstill/process_look.h"
+
+namespace ddprun::agent {
+namespace {
+
+// steady_clock is CLOCK_MONOTONIC, which the pages tell.
+Time moment(std::uint64_t ns) { return Time(std::chrono::nanoseconds(ns)); }
+
+// What a look itself and the wait for the verdict may cost a worker.
+constexpr std::chrono::milliseconds kStillCpu{500};
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMostAnswerBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+void copy(const std::string& from, const std::string& to) {
+  std::error_code ignored;
+  std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing, ignored);
+}
+
+}  // namespace
+
+Standstills::Standstills(asio::io_context& loop, Children& children, Workers workers,
+                         Handlers handlers)
+    : children_(children),
+      workers_(std::move(workers)),
+      handlers_(std::move(handlers)),
+      watch_alarm_(loop, [this] { watch(); }),
+      look_alarm_(loop, [this] { go_on(); }),
+      hung_worker_(loop, children) {}
+
+void Standstills::attempt_begins(const Attempt& attempt) {
+  if (workers_.pages() == nullptr) return;
+  attempt_ = attempt;
+  looks_.assign(static_cast<std::size_t>(attempt.workers), {});
+  watch_.attempt_begins(looks_.size(), now());
+  watch_alarm_.set(now() + StandstillWatch::kEvery);
+}
+
+void Standstills::attempt_ends() {
+  looks_.clear();
+  stage_ = Stage::kNone;
+  watch_alarm_.set(Time::max());
+  look_alarm_.set(Time::max());
+  hung_worker_.forget();
+}
+
+// ---- the watch ----
+
+bool Standstills::has_witness(int local_rank) const {
+  const pid_t pid = children_.pid_of(local_rank);
+  return pid != 0 && workers_.pages()->page(local_rank).witness == static_cast<std::uint64_t>(pid);
+}
+
+WorkerSight Standstills::sight_of(int local_rank) const {
+  const WorkerPage& page = workers_.pages()->page(local_rank);
+  const pid_t pid = children_.pid_of(local_rank);
+  WorkerSight sight{.lives = pid != 0,
+                    .has_witness = has_witness(local_rank),
+                    .steps = page.steps,
+                    .last_step = page.last_step == 0 ? Time{} : moment(page.last_step)};
+  if (sight.has_witness && sight.steps == 0) sight.cpu = cpu_of(pid);
+  return sight;
+}
+
+void Standstills::watch() {
+  std::vector<WorkerSight> sights;
+  for (int rank = 0; rank < std::ssize(looks_); ++rank) sights.push_back(sight_of(rank));
+  const bool suspects = watch_.looked(sights, now());
+  watch_alarm_.set(now() + StandstillWatch::kEvery);
+  if (const auto length = watch_.went_on_after()) handlers_.went_on(*length);
+  if (suspects && stage_ == Stage::kNone) suspect();
+}
+
+void Standstills::suspect() { handlers_.session()->suspect(attempt_.round); }
+
+// ---- what the rendezvous says ----
+
+// Without an attempt there is nothing to say of its workers.
+void Standstills::hear(const rendezvous::HostMessage& message) {
+  if (looks_.empty()) return;
+  const auto* look = std::get_if<rendezvous::Look>(&message);
+  if (look != nullptr && look->round == attempt_.round) begin_look(look->inquiry);
+  const auto* told = std::get_if<rendezvous::StandstillVerdict>(&message);
+  if (told != nullptr && told->round == attempt_.round) verdict_came(told->verdict);
+}
+
+// An alarm that is not certain must be seen twice: all look once more at once.
+void Standstills::verdict_came(const rendezvous::Verdict& verdict) {
+  switch (watch_.verdict_came(verdict, now())) {
+    case StandstillWatch::Belief::kNone:
+      return;
+    case StandstillWatch::Belief::kLookAgain:
+      watch_.suspects_again(now());
+      return suspect();
+    case StandstillWatch::Belief::kKnown:
+      return handlers_.alarm(verdict, false);
+    case StandstillWatch::Belief::kNew:
+      return handlers_.alarm(verdict, true);
+  }
+}
+
+// Some seconds have passed since the look. A rank that has moved meanwhile is not ended.
+void Standstills::end_worker(const rendezvous::Verdict& verdict) {
+  const int local_rank = verdict.rank_to_end - attempt_.first_rank;
+  if (local_rank < 0 || local_rank >= std::ssize(looks_)) return;
+  const RankLook& seen = looks_[static_cast<std::size_t>(local_rank)].second;
+  const pid_t pid = children_.pid_of(local_rank);
+  if (pid == 0 || workers_.pages()->page(local_rank).steps != seen.steps) return;
+  if (cpu_of(pid) > seen.process.cpu + kStillCpu) return;
+  hung_worker_.end(local_rank, "stood still: " + verdict.sentence);
+}
+
+// ---- a look ----
+
+void Standstills::begin_look(std::int64_t inquiry) {
+  inquiry_ = inquiry;
+  if (stage_ != Stage::kNone) return;
+  for (WorkerLooks& worker : looks_) worker = {.question = worker.question};
+  ask_witnesses();
+  stage_ = Stage::kFirstAnswers;
+  look_alarm_.set(now() + kWitnessLimit);
+}
+
+void Standstills::go_on() {
+  switch (stage_) {
+    case Stage::kNone:
+      return;
+    case Stage::kFirstAnswers:
+      read_answers(&WorkerLooks::first);
+      look_at_workers(&WorkerLooks::first);
+      first_look_ = now();
+      stage_ = Stage::kSecondLook;
+      return look_alarm_.set(now() + kBetweenLooks);
+    case Stage::kSecondLook:
+      // A busy host may have kept a witness from its answer until now.
+      read_answers(&WorkerLooks::first);
+      look_at_workers(&WorkerLooks::second);
+      second_look_ = now();
+      ask_witnesses();
+      stage_ = Stage::kSecondAnswers;
+      answers_end_ = now() + kLastAnswers;
+      return look_alarm_.set(now() + kWitnessLimit);
+    case Stage::kSecondAnswers:
+      read_answers(&WorkerLooks::second);
+      if (now() < answers_end_ && lacks_answers()) return look_alarm_.set(now() + kWitnessLimit);
+      stage_ = Stage::kNone;
+      return give_evidence();
+  }
+}
+
+void Standstills::ask_witnesses() {
+  for (int rank = 0; rank < std::ssize(looks_); ++rank) {
+    if (!has_witness(rank)) continue;
+    looks_[static_cast<std::size_t>(rank)].question = workers_.pages()->ask_witness(rank);
+  }
+}
+
+void Standstills::look_at_workers(RankLook WorkerLooks::*look) {
+  for (int rank = 0; rank < std::ssize(looks_); ++rank) {
+    RankLook& seen = looks_[static_cast<std::size_t>(rank)].*look;
+    const pid_t pid = children_.pid_of(rank);
+    seen.has_ended_well = workers_.has_ended_well(rank);
+    seen.has_witness = has_witness(rank);
+    seen.steps = workers_.pages()->page(rank).steps;
+    if (pid != 0) seen.process = look_at_process(pid);
+  }
+}
+
+void Standstills::read_answers(RankLook WorkerLooks::*look) {
+  for (int rank = 0; rank < std::ssize(looks_); ++rank) {
+    WorkerLooks& worker = looks_[static_cast<std::size_t>(rank)];
+    auto& answer = (worker.*look).answer;
+    if (!answer && worker.question != 0)
+      answer = parse_witness_answer(read_text(answer_path(rank, worker.question)));
+  }
+}
+
+bool Standstills::lacks_answers() const {
+  return std::ranges::any_of(looks_, [](const WorkerLooks& worker) {
+    return worker.question != 0 && !worker.second.answer;
+  });
+}
+
+void Standstills::give_evidence() {
+  std::vector<rendezvous::RankEvidence> evidence;
+  for (int rank = 0; rank < std::ssize(looks_); ++rank) {
+    const WorkerLooks& worker = looks_[static_cast<std::size_t>(rank)];
+    evidence.push_back(evidence_of(worker.first, worker.second, second_look_ - first_look_));
+    evidence.back().rank = attempt_.first_rank + rank;
+    evidence.back().hostname = attempt_.hostname;
+  }
+  handlers_.session()->give_evidence(attempt_.round, inquiry_, evidence);
+}
+
+// ---- details ----
+
+std::string Standstills::answer_path(int local_rank, std::uint64_t question) const {
+  return fmt::format("{}/witness_{}.{}", workers_.folder(), local_rank, question);
+}
+
+bool Standstills::keep_details(const std::string& folder, const std::string& sentence) const {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) return false;
+  for (int rank = 0; rank < std::ssize(looks_); ++rank) {
+    const std::uint64_t question = looks_[static_cast<std::size_t>(rank)].question;
+    if (question == 0) continue;
+    const int global = attempt_.first_rank + rank;
+    copy(answer_path(rank, question), fmt::format("{}/rank_{}.txt", folder, global));
+    copy(fmt::format("{}/witness_{}.trace", workers_.folder(), rank),
+         fmt::format("{}/trace_{}", folder, global));
+  }
+  std::ofstream verdict(folder + "/verdict.txt");
+  verdict << sentence << "\n";
+  return verdict.good();
+}
+
+}  // namespace ddprun::agent
