@@ -202,8 +202,9 @@ struct AgentConfig {
   StandbyMode standby = StandbyMode::kAuto;
   SharedImports share_imports = SharedImports::kAuto;
   // --virtual-local-rank: every worker gets LOCAL_RANK=0. It sees one device only: entry
-  // [local rank] of this list, in CUDA_VISIBLE_DEVICES. Empty: off.
+  // [local rank] of this list, in each of `device_variables`. Empty: off.
   std::vector<std::string> virtual_devices;
+  std::vector<std::string> device_variables{"CUDA_VISIBLE_DEVICES"};
   bool detailed_exit_codes = false;  // docs/torchrun.md, "Exit codes"; false: torchrun's codes
   bool quiet = false;                // ddprun prints no line of its own but errors
   bool console_events = false;       // --event-log-handler=console: JSON lines on stderr

@@ -60,10 +60,7 @@ std::vector<std::string> worker_variables(const AgentConfig& config, const rende
   set_variable(env, "TORCHELASTIC_SIGNALS_TO_HANDLE", config.signals.stop_names);
   if (!config.virtual_devices.empty()) {
     const std::string& device = config.virtual_devices.at(static_cast<std::size_t>(local_rank));
-    set_variable(env, "CUDA_VISIBLE_DEVICES", device);
-    // ROCm's own list. If it is set, both lists must agree; torchrun 2.15 sets both too.
-    if (find_variable(env, "HIP_VISIBLE_DEVICES") != env.end())
-      set_variable(env, "HIP_VISIBLE_DEVICES", device);
+    for (const std::string& name : config.device_variables) set_variable(env, name, device);
   }
   if (!facts.timer_file.empty()) set_variable(env, "TORCHELASTIC_TIMER_FILE", facts.timer_file);
   // On one node Gloo's own choice is good: loopback reaches every worker.

@@ -50,8 +50,14 @@ struct OpenedGpus {
   fs::path closed{};
 };
 
-// The folders of kfd, AMD's compute driver: one for each processor and each GPU. Processors have no
-// SIMD unit. A container sees all folders, and device files only for its own GPUs.
+// Returns whether a folder of kfd, AMD's compute driver, is a GPU's. Processors have folders, too,
+// without a SIMD unit and with the id 0.
+bool is_amd_gpu(const fs::path& node, std::uint64_t simd_units) {
+  return simd_units > 0 ||
+         leading_number<std::uint64_t>(read_text(node / "gpu_id")).value_or(0) != 0;
+}
+
+// A container sees all folders of kfd, and device files only for its own GPUs.
 OpenedGpus amd_gpus(const fs::path& root) {
   const fs::path folder = root / "sys/class/kfd/kfd/topology/nodes";
   OpenedGpus found;
@@ -61,7 +67,7 @@ OpenedGpus amd_gpus(const fs::path& root) {
     const auto number = [&text](const char* name) {
       return leading_number<std::uint64_t>(value_in(text, name, ' ')).value_or(0);
     };
-    if (number("simd_count") == 0) continue;
+    if (!is_amd_gpu(folder / std::to_string(node), number("simd_count"))) continue;
     const auto minor = number("drm_render_minor");
     const fs::path device = root / "dev/dri" / fmt::format("renderD{}", minor);
     if (minor != 0 && !is_there(device)) continue;
@@ -132,7 +138,7 @@ std::vector<IntelGpu> intel_gpus(const fs::path& root) {
     const fs::path device = root / "sys/class/drm" / name / "device";
     if (read_text(device / "vendor") != "0x8086") continue;
     const std::string about = read_text(device / "uevent");
-    const std::string driver = value_in(about, "DRIVER", '=');
+    const std::string driver = driver_of(device);
     if (driver != "xe" && driver != "i915") continue;
     if (!is_there(root / "dev/dri" / name)) continue;
     // The GPU of an Intel processor always has this address.
@@ -188,23 +194,50 @@ AcceleratorCount count_numbered(AcceleratorKind kind, int here, const EnvLookup&
   return count;
 }
 
-int gaudis(const fs::path& root) {
-  const auto devices = numbers_in(root / "dev/accel", "accel");
-  return static_cast<int>(std::count_if(devices.begin(), devices.end(), [&](int number) {
-    const fs::path about =
-        root / "sys/class/accel" / fmt::format("accel{}", number) / "device/uevent";
-    return value_in(read_text(about), "DRIVER", '=') == "habanalabs";
-  }));
+// Devices of the kernel's accelerator class: those of Gaudi, and others.
+struct AccelDevices {
+  int gaudis = 0;
+  std::vector<std::string> modules{};  // of the Gaudis, where each says its own
+  std::string other{};                 // the driver of one that is no Gaudi; "?" if nothing says it
+};
+
+// Laptops and desktops have an NPU of these drivers. No backend of torch trains on one.
+bool is_of_a_laptop(std::string_view driver) {
+  return driver == "intel_vpu" || driver == "amdxdna";
+}
+
+AccelDevices accel_devices(const fs::path& root) {
+  AccelDevices found;
+  for (const int number : numbers_in(root / "dev/accel", "accel")) {
+    const fs::path device = root / "sys/class/accel" / fmt::format("accel{}", number) / "device";
+    const std::string driver = driver_of(device);
+    if (driver == "habanalabs") {
+      ++found.gaudis;
+      const std::string module = read_text(device / "module_id");
+      if (!module.empty()) found.modules.push_back(module);
+    } else if (!is_of_a_laptop(driver)) {
+      found.other = driver.empty() ? "?" : driver;
+    }
+  }
+  return found;
+}
+
+AcceleratorCount count_gaudi(const AccelDevices& found, const EnvLookup& env) {
+  AcceleratorCount count = count_numbered(AcceleratorKind::kGaudi, found.gaudis, env,
+                                          "HABANA_VISIBLE_MODULES", visible_to_gaudi);
+  if (static_cast<int>(found.modules.size()) == found.gaudis) count.names = found.modules;
+  return count;
 }
 
 // The device files of kinds that no file counts.
-AcceleratorCount find_uncounted(const fs::path& root) {
+AcceleratorCount find_uncounted(const fs::path& root, const std::string& accel_driver) {
   AcceleratorCount count{AcceleratorKind::kUncounted};
-  const auto add = [&](const char* file) {
+  const auto add = [&](const std::string& file) {
     count.here = 1;
     count.why_none =
         fmt::format("the devices behind {} cannot be counted, so give their number", file);
   };
+  if (!accel_driver.empty()) add(fmt::format("/dev/accel/* (driver {})", accel_driver));
   if (!numbers_in(root / "dev", "accel").empty()) add("/dev/accel* (TPU)");
   if (!numbers_in(root / "dev", "neuron").empty()) add("/dev/neuron* (Trainium)");
   if (is_there(root / "dev/dxg")) add("/dev/dxg (WSL)");
@@ -214,15 +247,15 @@ AcceleratorCount find_uncounted(const fs::path& root) {
 }  // namespace
 
 Accelerators count_accelerators(const fs::path& root, const EnvLookup& env) {
+  const AccelDevices accel = accel_devices(root);
   const int npus = static_cast<int>(numbers_in(root / "dev", "davinci").size());
   Accelerators all = {count_nvidia(root, env),
                       count_amd(root, env),
                       count_intel(root, env),
                       count_numbered(AcceleratorKind::kAscend, npus, env,
                                      "ASCEND_RT_VISIBLE_DEVICES", visible_to_ascend),
-                      count_numbered(AcceleratorKind::kGaudi, gaudis(root), env,
-                                     "HABANA_VISIBLE_MODULES", visible_to_gaudi),
-                      find_uncounted(root)};
+                      count_gaudi(accel, env),
+                      find_uncounted(root, accel.other)};
   std::erase_if(all, [](const AcceleratorCount& count) { return count.here == 0; });
   return all;
 }

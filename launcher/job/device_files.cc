@@ -60,6 +60,13 @@ std::string value_in(std::string_view text, std::string_view name, char separato
   return {};
 }
 
+std::string driver_of(const fs::path& device) {
+  std::string driver = value_in(read_text(device / "uevent"), "DRIVER", '=');
+  std::error_code error;
+  if (driver.empty()) driver = fs::read_symlink(device / "driver", error).filename();
+  return driver;
+}
+
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);

@@ -23,6 +23,10 @@ std::vector<int> numbers_in(const std::filesystem::path& folder, std::string_vie
 // there is no such line.
 std::string value_in(std::string_view text, std::string_view name, char separator);
 
+// The name of the driver of a device: its folder in /sys has `uevent` with DRIVER=, or a link
+// `driver`. Empty if neither says it.
+std::string driver_of(const std::filesystem::path& device);
+
 // False also where nobody can tell: a folder above may not be searched.
 bool is_there(const std::filesystem::path& path);
 

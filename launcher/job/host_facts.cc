@@ -30,14 +30,16 @@ namespace fs = std::filesystem;
 // As much as the kernel reads to find a `#!` line (BINPRM_BUF_SIZE).
 constexpr std::size_t kHeadBytes = 256;
 
-// All processors of the machine that are online, as torchrun 2.11 counts for `cpu`. 2.15 counts
-// those of the affinity mask. The older rule stays while 2.11 is the release that we stand in for.
-int cpu_count() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
-
-// CPUs of the affinity mask, and no more than the cgroup's quota.
-int allowed_cpu_count() {
+// CPUs of the affinity mask, as torchrun counts for `cpu` from 2.12 on. Releases before that count
+// the machine's. In a part of a machine that is many times too many.
+int cpu_count() {
   const int allowed = static_cast<int>(allowed_cpus().size());
-  const int count = allowed > 0 ? allowed : cpu_count();
+  return allowed > 0 ? allowed : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+// The same, and no more than the cgroup's quota.
+int allowed_cpu_count() {
+  const int count = cpu_count();
   return std::min(count, cpu_quota("/").value_or(count));
 }
 

@@ -156,6 +156,7 @@ Plan make_plan(const Options& options, const Command& command, Inheritance inher
   agent.streams = stream_plans(options);
   agent.output = options.output;
   agent.virtual_devices = options.virtual_devices;
+  agent.device_variables = options.device_variables;
   agent.detailed_exit_codes = options.detailed_exit_codes;
   agent.standby = options.standby;
   agent.share_imports = options.share_imports;

@@ -47,6 +47,12 @@ std::optional<AcceleratorKind> kind_of(std::string_view word) {
   return found == kOwnWords.end() ? std::nullopt : std::optional(found->kind);
 }
 
+// An integrated GPU is for its own word alone.
+bool is_counted_by(std::string_view word, const AcceleratorCount& one) {
+  const auto only = kind_of(word);
+  return only ? one.kind == *only : !one.is_integrated;
+}
+
 }  // namespace
 
 std::string counted(int count, AcceleratorKind kind) {
@@ -61,15 +67,41 @@ bool is_accelerator_word(std::string_view word) {
 
 WorkersByAccelerator workers_by_accelerator(const Accelerators& accelerators, std::string_view word,
                                             bool apart) {
-  const auto only = kind_of(word);
-  std::string why_none;
+  WorkersByAccelerator found;
   for (const AcceleratorCount& one : accelerators) {
-    if (only && one.kind != *only) continue;
+    if (const auto only = kind_of(word); only && one.kind != *only) continue;
     const int workers = apart ? one.apart : one.visible;
-    if (workers > 0 && (only || !one.is_integrated)) return {workers, {}};
-    if (!one.why_none.empty()) why_none += (why_none.empty() ? "" : ", and ") + one.why_none;
+    if (workers > 0 && is_counted_by(word, one)) return {workers, {}};
+    if (one.why_none.empty()) continue;
+    found.why_none += (found.why_none.empty() ? "" : ", and ") + one.why_none;
+    found.is_uncounted = found.is_uncounted || one.kind == AcceleratorKind::kUncounted;
   }
-  return {0, why_none};
+  return found;
+}
+
+AcceleratorCount accelerator_apart(const Accelerators& accelerators, std::string_view word) {
+  for (const AcceleratorCount& one : accelerators) {
+    if (one.apart > 0 && is_counted_by(word, one)) return one;
+  }
+  return {};
+}
+
+std::string_view list_variable(AcceleratorKind kind) {
+  switch (kind) {
+    case AcceleratorKind::kNvidia:
+      return "CUDA_VISIBLE_DEVICES";
+    case AcceleratorKind::kAmd:
+      return "HIP_VISIBLE_DEVICES";
+    case AcceleratorKind::kIntel:
+      return "ZE_AFFINITY_MASK";
+    case AcceleratorKind::kAscend:
+      return "ASCEND_RT_VISIBLE_DEVICES";
+    case AcceleratorKind::kGaudi:
+      return "HABANA_VISIBLE_MODULES";
+    case AcceleratorKind::kUncounted:
+      break;
+  }
+  return {};
 }
 
 std::string_view sought_by(std::string_view word) {

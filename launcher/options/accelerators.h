@@ -28,6 +28,8 @@ struct AcceleratorCount {
   int apart = 0;
   bool is_integrated = false;  // a part of the processor: `xpu` alone counts it
   std::string why_none{};      // one clause, if `gpu` and `auto` count none of them
+  // Each device's word in the variable of its kind. Empty if these are 0, 1 and so on.
+  std::vector<std::string> names{};
 
   bool operator==(const AcceleratorCount&) const = default;
 };
@@ -48,12 +50,22 @@ bool is_accelerator_word(std::string_view word);
 struct WorkersByAccelerator {
   int workers = 0;
   std::string why_none{};
+  // There may be more devices than nothing: files of a kind are there that cannot be counted.
+  bool is_uncounted = false;
 };
 
 // One worker for each device. `gpu` and `auto` take the first kind that has a visible one. `xpu`,
 // `npu` and `hpu` take Intel's GPUs, Ascend and Gaudi. `apart`: --virtual-local-rank is given.
 WorkersByAccelerator workers_by_accelerator(const Accelerators& accelerators, std::string_view word,
                                             bool apart);
+
+// The kind of which each worker of --virtual-local-rank is handed one device. It is the one that
+// `word` counts, or for a number the first with a visible device. NVIDIA's if there is none.
+AcceleratorCount accelerator_apart(const Accelerators& accelerators, std::string_view word);
+
+// The variable that hides devices of a kind from a program: `CUDA_VISIBLE_DEVICES`. Empty for
+// kUncounted.
+std::string_view list_variable(AcceleratorKind kind);
 
 // The device that `word` looks for: "GPU", "Intel GPU", "Ascend NPU".
 std::string_view sought_by(std::string_view word);

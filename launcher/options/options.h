@@ -86,8 +86,9 @@ struct Options {
   bool python_hook = true;
   bool shares_store = true;  // agent::RendezvousPlan
   agent::WatchPlan watch{};
-  std::optional<agent::HttpPlan> http{};       // nothing: not asked for
-  std::vector<std::string> virtual_devices{};  // one for each local rank; empty: not asked for
+  std::optional<agent::HttpPlan> http{};        // nothing: not asked for
+  std::vector<std::string> virtual_devices{};   // one for each local rank; empty: not asked for
+  std::vector<std::string> device_variables{};  // in these, each worker has its own
   std::optional<NumaMode> numa_binding{};
 
   bool check = false;  // the doctor looks at this node first
@@ -121,14 +122,14 @@ struct UsageError {
 // The questions of parse() about this machine, each asked only if a flag needs it, and ddprun's own
 // name.
 struct HostFacts {
-  std::function<int()> cpu_count;              // of the machine, for `cpu`
+  std::function<int()> cpu_count;              // of the affinity mask, for `cpu`
   std::function<Accelerators()> accelerators;  // for `gpu`, `auto`, `xpu`, `npu` and `hpu`
   // A fresh UUID, for --standalone and for one node with an empty id.
   std::function<std::string()> make_run_id;
   // The name that ddprun was called by. Under kLaunchName scripts get --local-rank unless --use-env
   // is given, as with torch.distributed.launch.
   std::string called{kProgramName};
-  // CPUs that this process may use, for `cpu` under a scheduler.
+  // The same, cut by the cgroup's quota: for `cpu` under a scheduler.
   std::function<int()> allowed_cpu_count{};
   SchedulerInputs scheduler_inputs{};
   Ask ask{};  // only under Slurm

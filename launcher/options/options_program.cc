@@ -51,7 +51,8 @@ void read_start_method(ParseContext& context) {
   }
 }
 
-// For `cpu`. torchrun counts the machine's. A scheduler gives a job a part of them.
+// For `cpu`. torchrun counts those of the affinity mask. A scheduler may give a job a part of their
+// time.
 int workers_by_cpu(const ParseContext& context) {
   const SchedulerFacts& found = context.scheduler_facts;
   const bool is_scheduled = found.in_pod || (found.scheduler != Scheduler::kNone &&
@@ -60,12 +61,17 @@ int workers_by_cpu(const ParseContext& context) {
   return std::clamp(count(), 1, kMaxWorkersPerNode);
 }
 
-// One worker for each visible device. With `auto` and no device, one for each CPU. Device files
-// that are there and do not count are told of: their user expects a worker for each.
+// One worker for each visible device. With `auto` and no device, one for each CPU. Devices that
+// are hidden are told of: their user expects a worker for each. Those that cannot be counted are
+// never taken for CPUs.
 int workers_by_devices(ParseContext& context, const std::string& word) {
   const auto found = workers_by_accelerator(context.host.accelerators(), word,
                                             context.given.is_on(FlagId::kVirtualLocalRank));
   if (found.workers > 0) return std::min(found.workers, kMaxWorkersPerNode);
+  if (word == "auto" && found.is_uncounted) {
+    context.fail(FlagId::kNprocPerNode, 1, found.why_none);
+    return 1;
+  }
   if (word == "auto") {
     if (!found.why_none.empty())
       context.warn(fmt::format("--nproc-per-node=auto counts the CPUs: {}", found.why_none));
@@ -102,30 +108,71 @@ std::string without_blanks(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(' ') - first + 1));
 }
 
+// The words of a list that may have blanks around them.
+std::vector<std::string> words_of(std::string_view list) {
+  std::vector<std::string> words;
+  for (std::size_t comma = 0; comma != std::string_view::npos;) {
+    comma = list.find(',');
+    words.push_back(without_blanks(list.substr(0, comma)));
+    list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
+  }
+  return words;
+}
+
+// The variables of --virtual-local-rank, and the one whose list is handed out. AMD's programs may
+// read either of two. torchrun 2.15 looks at the HIP list first.
+struct DeviceVariables {
+  std::vector<std::string> all;
+  std::string list;
+};
+
+DeviceVariables device_variables(const ParseContext& context, AcceleratorKind kind) {
+  const std::string cuda(list_variable(AcceleratorKind::kNvidia));
+  const std::string hip(list_variable(AcceleratorKind::kAmd));
+  const std::string own(list_variable(kind));
+  const bool has_hip = context.env(hip).has_value();
+  if (kind == AcceleratorKind::kAmd) return {{cuda, hip}, has_hip ? hip : cuda};
+  if (kind != AcceleratorKind::kNvidia) return {{own}, own};
+  if (has_hip) return {{cuda, hip}, hip};
+  return {{cuda}, cuda};
+}
+
+// Returns whether a selector of Intel's names devices by number. Beside a mask of one device these
+// numbers would mean others.
+bool selects_by_number(const std::string& selector) {
+  return selector.find_first_of("0123456789") != std::string::npos;
+}
+
 // --virtual-local-rank: the one device that each worker sees, from the list that we were given.
-// Without a list, worker k sees device k. torchrun 2.15 looks at the HIP list first.
+// Without a list, worker k sees device k.
 void read_virtual_devices(ParseContext& context) {
   if (!context.given.is_on(FlagId::kVirtualLocalRank)) return;
-  const char* variable =
-      context.env("HIP_VISIBLE_DEVICES") ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
-  const auto list = context.env(variable);
-  const std::string text = list.value_or("");
-  std::string_view rest = text;
-  bool more = true;
+  const AcceleratorCount apart =
+      accelerator_apart(context.host.accelerators(), context.given.text(FlagId::kNprocPerNode));
+  const DeviceVariables variables = device_variables(context, apart.kind);
+  const auto selector = context.env("ONEAPI_DEVICE_SELECTOR").value_or("");
+  if (apart.kind == AcceleratorKind::kIntel && selects_by_number(selector)) {
+    context.fail(1, "--virtual-local-rank",
+                 fmt::format("ONEAPI_DEVICE_SELECTOR={} has numbers: unset it, and give the "
+                             "devices by ZE_AFFINITY_MASK",
+                             selector));
+    return;
+  }
+  context.options.device_variables = variables.all;
+  const auto list = context.env(variables.list);
+  const std::vector<std::string> words = list ? words_of(*list) : apart.names;
   for (int rank = 0; rank < context.options.workers_per_node; ++rank) {
-    if (!list) {
-      context.options.virtual_devices.push_back(std::to_string(rank));
+    const auto index = static_cast<std::size_t>(rank);
+    if (index < words.size() || words.empty()) {
+      context.options.virtual_devices.push_back(words.empty() ? std::to_string(rank)
+                                                              : words[index]);
       continue;
     }
-    if (!more) {
-      context.fail(1, "--virtual-local-rank",
-                   fmt::format("{}={} has no device for local rank {}", variable, *list, rank));
-      return;
-    }
-    const auto comma = std::min(rest.find(','), rest.size());
-    context.options.virtual_devices.push_back(without_blanks(rest.substr(0, comma)));
-    more = comma < rest.size();
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
+    const std::string shown = list ? fmt::format("{}={}", variables.list, *list)
+                                   : fmt::format("a node with {}", counted(apart.here, apart.kind));
+    context.fail(1, "--virtual-local-rank",
+                 fmt::format("{} has no device for local rank {}", shown, rank));
+    return;
   }
 }
 

@@ -9,7 +9,7 @@ import sys
 import unittest
 
 from machine import free_port
-from support import DDPRUN, PRINT_ENV, JobTest, main, with_variables
+from support import DDPRUN, PRINT_ENV, JobTest, main, parse_env, with_variables
 
 # Prints its arguments and whether its output is unbuffered.
 SAY_ARGUMENTS = "import sys\nprint(sys.argv[1:], sys.stdout.write_through)\n"
@@ -75,7 +75,13 @@ class Environment(JobTest):
     @unittest.skipIf(pathlib.Path("/dev/nvidia0").exists(), "this machine has a GPU")
     def test_case_62_auto_counts_cpus(self):
         envs, _ = self.envs("--nproc-per-node=auto", self.script(PRINT_ENV))
-        self.assertEqual(len(envs), os.cpu_count())
+        self.assertEqual(len(envs), len(os.sched_getaffinity(0)))
+
+    def test_cpu_counts_the_affinity_mask(self):
+        one = min(os.sched_getaffinity(0))
+        for word in "cpu", "auto":
+            _, out, err = self.run_job(f"--nproc-per-node={word}", self.script(PRINT_ENV), prefix=("taskset", "-c", str(one)))
+            self.assertEqual([parse_env(line)["WORLD_SIZE"] for line in out.splitlines()], ["1"], err)
 
     def test_the_token_never_reaches_a_worker(self):
         env = self.env_of_one(self.script(PRINT_ENV), env=with_variables(DDPRUN_TOKEN="secret"))

@@ -43,9 +43,10 @@ TEST(WorkerVariables, AVirtualLocalRankIsZeroWithOneDevice) {
   EXPECT_TRUE(holds(env, "LOCAL_RANK=0"));
   EXPECT_TRUE(holds(env, "RANK=2"));
   EXPECT_TRUE(holds(env, "CUDA_VISIBLE_DEVICES=5"));
-  virtual_ranks.base_env.emplace_back("HIP_VISIBLE_DEVICES=7,5");
-  EXPECT_TRUE(holds(worker_variables(virtual_ranks, kRound, 0, {.seat = kSecond}),
-                    "HIP_VISIBLE_DEVICES=7"));
+  virtual_ranks.device_variables = {"ZE_AFFINITY_MASK"};
+  const auto other = worker_variables(virtual_ranks, kRound, 0, {.seat = kSecond});
+  EXPECT_TRUE(holds(other, "ZE_AFFINITY_MASK=7"));
+  EXPECT_TRUE(holds(other, "CUDA_VISIBLE_DEVICES=7,5")) << "another kind's list stays";
 }
 
 }  // namespace

@@ -291,6 +291,29 @@ TEST_F(CountAccelerators, CountsDeviceFilesOfGaudisDriver) {
   write("sys/class/accel/accel2/device/uevent", "DRIVER=intel_vpu");
   EXPECT_EQ(only(), (AcceleratorCount{AcceleratorKind::kGaudi, 2, 2, 2}));
   EXPECT_EQ(visible({{"HABANA_VISIBLE_MODULES", "5"}}), 1);
+  EXPECT_TRUE(only().names.empty());
+  write("sys/class/accel/accel0/device/module_id", "6");
+  write("sys/class/accel/accel1/device/module_id", "7");
+  EXPECT_EQ(only().names, (std::vector<std::string>{"6", "7"}));
+}
+
+TEST_F(CountAccelerators, ReadsTheLinkOfADriver) {
+  write("dev/accel/accel0");
+  fs::create_directories(folder / "sys/class/accel/accel0/device");
+  fs::create_symlink("/sys/bus/pci/drivers/habanalabs",
+                     folder / "sys/class/accel/accel0/device/driver");
+  EXPECT_EQ(only(), (AcceleratorCount{AcceleratorKind::kGaudi, 1, 1, 1}));
+}
+
+TEST_F(CountAccelerators, KnowsAGpuOfKfdByItsId) {
+  write("dev/kfd");
+  const fs::path node = "sys/class/kfd/kfd/topology/nodes/1";
+  write(node / "properties", "drm_render_minor 128");
+  write(node / "gpu_id", "0");
+  write("dev/dri/renderD128");
+  EXPECT_EQ(count_accelerators(folder, environment({})), Accelerators{});
+  write(node / "gpu_id", "53000");
+  EXPECT_EQ(visible(), 1);
 }
 
 TEST_F(CountAccelerators, NamesDevicesThatNoFileCounts) {
@@ -302,6 +325,15 @@ TEST_F(CountAccelerators, NamesDevicesThatNoFileCounts) {
   EXPECT_EQ(only().why_none,
             "the devices behind /dev/neuron* (Trainium) cannot be counted, so give their number");
   fs::remove(folder / "dev/neuron0");
+  write("dev/accel/accel0");
+  EXPECT_EQ(only().why_none,
+            "the devices behind /dev/accel/* (driver ?) cannot be counted, so give their number");
+  write("sys/class/accel/accel0/device/uevent", "DRIVER=qaic");
+  EXPECT_EQ(
+      only().why_none,
+      "the devices behind /dev/accel/* (driver qaic) cannot be counted, so give their number");
+  write("sys/class/accel/accel0/device/uevent", "DRIVER=intel_vpu");
+  EXPECT_EQ(count_accelerators(folder, environment({})), Accelerators{}) << "a laptop's NPU";
   write("dev/dxg");
   EXPECT_EQ(only().why_none,
             "the devices behind /dev/dxg (WSL) cannot be counted, so give their number");

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/allowed_cpus.h"
 #include "tests/launcher/parse_support.h"
 
 namespace ddprun::launcher {
@@ -109,7 +110,7 @@ TEST_F(UsersPythons, AreThoseOfTheEnvironmentsAndOfPath) {
 }
 
 TEST(RealHostFacts, CountProcessors) {
-  EXPECT_EQ(real_host_facts(environment({})).cpu_count(), ::sysconf(_SC_NPROCESSORS_ONLN));
+  EXPECT_EQ(real_host_facts(environment({})).cpu_count(), static_cast<int>(allowed_cpus().size()));
 }
 
 TEST(RealHostFacts, SeeNoGpuThatTheUserHides) {

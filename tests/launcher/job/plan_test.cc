@@ -48,6 +48,7 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
           .agent;
   EXPECT_EQ(agent.worker_count, 2);
   EXPECT_EQ(agent.virtual_devices, (Words{"0", "1"}));
+  EXPECT_EQ(agent.device_variables, Words{"CUDA_VISIBLE_DEVICES"});
   EXPECT_TRUE(agent.detailed_exit_codes && agent.quiet && agent.console_events);
   EXPECT_EQ(agent.error_report, "r");
   EXPECT_EQ(agent.http, (agent::HttpPlan{"", 9400}));

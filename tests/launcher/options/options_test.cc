@@ -233,9 +233,8 @@ TEST(Options, CountInstancesOfMigForWorkersThatAreHandedOneEach) {
 }
 
 TEST(Options, SayWhyAutoCountsTheCpusBesideAnAccelerator) {
-  const FakeHost hidden =
-      with({{.kind = AcceleratorKind::kNvidia, .here = 2, .why_none = "why"},
-            {.kind = AcceleratorKind::kUncounted, .here = 1, .why_none = "so"}});
+  const FakeHost hidden = with({{.kind = AcceleratorKind::kNvidia, .here = 2, .why_none = "why"},
+                                {.kind = AcceleratorKind::kAmd, .here = 1, .why_none = "so"}});
   const Options options = good({"--nproc-per-node=auto", "E"}, {}, hidden);
   EXPECT_EQ(options.workers_per_node, 8);
   EXPECT_EQ(options.warnings, Words{"--nproc-per-node=auto counts the CPUs: why, and so"});
@@ -243,6 +242,71 @@ TEST(Options, SayWhyAutoCountsTheCpusBesideAnAccelerator) {
             "1 ddprun: --nproc-per-node=gpu: no GPU is visible on this node: why, and so");
   EXPECT_EQ(bad({"--nproc-per-node=npu", "E"}, {}, hidden),
             "1 ddprun: --nproc-per-node=npu: no Ascend NPU is visible on this node");
+}
+
+TEST(Options, NeverTakeDevicesThatCannotBeCountedForCpus) {
+  const AcceleratorCount uncounted{
+      .kind = AcceleratorKind::kUncounted, .here = 1, .why_none = "give their number"};
+  const FakeHost host =
+      with({{.kind = AcceleratorKind::kNvidia, .here = 2, .why_none = "why"}, uncounted});
+  EXPECT_EQ(bad({"--nproc-per-node=auto", "E"}, {}, host),
+            "1 ddprun: --nproc-per-node=auto: why, and give their number");
+  EXPECT_EQ(good({"--nproc-per-node=cpu", "E"}, {}, host).workers_per_node, 8);
+  EXPECT_EQ(good({"--nproc-per-node=2", "E"}, {}, host).workers_per_node, 2);
+  const AcceleratorCount nvidia{AcceleratorKind::kNvidia, 1, 1, 1};
+  EXPECT_EQ(good({"--nproc-per-node=auto", "E"}, {}, with({nvidia, uncounted})).workers_per_node,
+            1);
+}
+
+// The variables of a worker of --virtual-local-rank, and its devices.
+TEST(Options, GiveEachWorkerADeviceOfTheKindThatIsThere) {
+  struct Case {
+    const char* workers;
+    Accelerators here;
+    Variables variables;
+    Words names;
+    Words devices;
+  };
+  const AcceleratorCount nvidia{AcceleratorKind::kNvidia, 2, 2, 2};
+  const AcceleratorCount amd{AcceleratorKind::kAmd, 2, 2, 2};
+  const AcceleratorCount intel{AcceleratorKind::kIntel, 2, 2, 2};
+  const AcceleratorCount ascend{AcceleratorKind::kAscend, 2, 2, 2};
+  AcceleratorCount gaudi{AcceleratorKind::kGaudi, 2, 2, 2};
+  gaudi.names = {"6", "7"};
+  const std::vector<Case> cases = {
+      {"2", {}, {}, {"CUDA_VISIBLE_DEVICES"}, {"0", "1"}},
+      {"2", {nvidia}, {{"CUDA_VISIBLE_DEVICES", "7,5"}}, {"CUDA_VISIBLE_DEVICES"}, {"7", "5"}},
+      {"2",
+       {nvidia},
+       {{"CUDA_VISIBLE_DEVICES", "7,5"}, {"HIP_VISIBLE_DEVICES", "1,0"}},
+       {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"},
+       {"1", "0"}},
+      {"gpu", {amd}, {}, {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}, {"0", "1"}},
+      {"gpu",
+       {amd},
+       {{"CUDA_VISIBLE_DEVICES", "3,2"}},
+       {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"},
+       {"3", "2"}},
+      {"auto", {intel}, {{"ZE_AFFINITY_MASK", "2,3"}}, {"ZE_AFFINITY_MASK"}, {"2", "3"}},
+      {"auto", {intel}, {{"CUDA_VISIBLE_DEVICES", "7,5"}}, {"ZE_AFFINITY_MASK"}, {"0", "1"}},
+      {"npu", {nvidia, ascend}, {}, {"ASCEND_RT_VISIBLE_DEVICES"}, {"0", "1"}},
+      {"2", {ascend}, {}, {"ASCEND_RT_VISIBLE_DEVICES"}, {"0", "1"}},
+      {"hpu", {gaudi}, {}, {"HABANA_VISIBLE_MODULES"}, {"6", "7"}},
+      {"hpu", {gaudi}, {{"HABANA_VISIBLE_MODULES", "4,5"}}, {"HABANA_VISIBLE_MODULES"}, {"4", "5"}},
+  };
+  for (const Case& one : cases) {
+    const Options options =
+        good({"--virtual-local-rank", std::string("--nproc-per-node=") + one.workers, "E"},
+             one.variables, with(one.here));
+    EXPECT_EQ(options.device_variables, one.names) << one.workers;
+    EXPECT_EQ(options.virtual_devices, one.devices) << one.workers;
+  }
+  EXPECT_EQ(bad({"--virtual-local-rank", "--nproc-per-node=3", "E"}, {}, with({gaudi})),
+            "1 ddprun: --virtual-local-rank: a node with 2 Gaudis has no device for local rank 2");
+  EXPECT_EQ(bad({"--virtual-local-rank", "--nproc-per-node=xpu", "E"},
+                {{"ONEAPI_DEVICE_SELECTOR", "level_zero:0,1"}}, with({intel})),
+            "1 ddprun: --virtual-local-rank: ONEAPI_DEVICE_SELECTOR=level_zero:0,1 has numbers: "
+            "unset it, and give the devices by ZE_AFFINITY_MASK");
 }
 
 TEST(Options, LeaveAnIntegratedGpuToItsOwnWord) {
