@@ -161,7 +161,7 @@ install_wheel_tools() {
   local venv=$root/.venv-wheel requirements=$root/scripts/wheel-tests-requirements.txt
   "$root/scripts/build_wheel.sh" --tools 2>/dev/null || return 0
   if has_packages "$venv" "$requirements"; then return; fi
-  step "installing what looks at the wheel into .venv-wheel (pip; 60 MB, some seconds)"
+  step "installing what looks at the wheel into .venv-wheel (pip; 100 MB, some seconds)"
   local log=$log_folder/pip-wheel-tests.log
   pip_install "$log" "$venv" "$requirements" ||
     step "not installed (whole output: $log); some tests of the wheel will be skipped"
