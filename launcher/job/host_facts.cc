@@ -58,6 +58,19 @@ std::optional<std::string> read_node_file(const std::string& path) {
 // A resolver asks again after 5 s (resolv.conf(5)); more than one lost question holds up no start.
 constexpr std::chrono::seconds kNameLimit{6};
 
+// Flux's programs may start a Python and ask a busy daemon.
+constexpr std::chrono::seconds kHostsLimit{10};
+
+std::vector<std::string> variable_names() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 // A host's name with its domain, as the resolver has it.
 std::string canonical_name(const std::string& name) {
   const addrinfo hints{.ai_flags = AI_CANONNAME, .ai_socktype = SOCK_STREAM};
@@ -260,7 +273,12 @@ HostFacts real_host_facts(const EnvLookup& env) {
           .scheduler_inputs = {.read_file = read_node_file,
                                .full_host_name = full_host_name,
                                .slurm_step_above = slurm_step_above,
-                               .is_typed_at_terminal = is_typed_at_terminal},
+                               .is_typed_at_terminal = is_typed_at_terminal,
+                               .ask =
+                                   [](const std::vector<std::string>& words) {
+                                     return run_program(words, kHostsLimit);
+                                   },
+                               .variable_names = variable_names},
           .ask = [](const std::vector<std::string>& words) { return run_program(words); }};
 }
 

@@ -83,7 +83,23 @@ int workers_by_devices(ParseContext& context, const std::string& word) {
   return 1;
 }
 
+// Takes the number of GPUs that a platform says, if it made one job of several nodes. A job of one
+// node has torchrun's default.
+std::optional<int> workers_by_platform(ParseContext& context) {
+  const SchedulerFacts& found = context.scheduler_facts;
+  if (!context.is_first_node || found.gpus == 0 || context.given.has(FlagId::kNprocPerNode))
+    return std::nullopt;
+  const int workers = std::min(found.gpus, kMaxWorkersPerNode);
+  if (*context.is_first_node && workers > 1) {
+    context.options.notices.push_back(
+        fmt::format("{} says {} for each node, each with a worker; --nproc-per-node=N sets it",
+                    row_of(found.scheduler).gpus, workers));
+  }
+  return workers;
+}
+
 int workers_per_node(ParseContext& context) {
+  if (const auto workers = workers_by_platform(context)) return *workers;
   const std::string text = context.given.text(FlagId::kNprocPerNode);
   if (text == "cpu") return workers_by_cpu(context);
   if (is_accelerator_word(text)) return workers_by_devices(context, text);

@@ -311,6 +311,21 @@ PlacementQuery asked_nodes(const ParseContext& context) {
   return asked;
 }
 
+// A first pod may be one of several, and nothing tells it.
+void tell_of_first_pod(ParseContext& context) {
+  const PlacementQuery asked = asked_nodes(context);
+  if (asked.is_alone || asked.by_flags || asked.max_nodes > 0) return;
+  const SchedulerFacts& found = context.scheduler_facts;
+  if (found.scheduler == Scheduler::kIndexedJob)
+    context.options.notices.emplace_back(
+        "a job on this pod alone; type --nnodes=N with the Job's number of completions if its "
+        "pods are one job, else --standalone");
+  if (found.scheduler == Scheduler::kVolcano && found.first_host.empty())
+    context.options.notices.emplace_back(
+        "a job on this pod alone; write `plugins: {svc: []}` into the Volcano job if its pods are "
+        "one job, else type --standalone");
+}
+
 }  // namespace
 
 void read_scheduler(ParseContext& context) {
@@ -323,7 +338,10 @@ void read_scheduler(ParseContext& context) {
     context.error = UsageError{2, placed.error().message()};
     return;
   }
-  if (!*placed) return;
+  if (!*placed) {
+    tell_of_first_pod(context);
+    return;
+  }
   const Placement& placement = **placed;
   for (const FlagId id : kRendezvousFlags) context.given.flags.erase(id);
   const bool is_v6 = placement.host.find(':') != std::string::npos;

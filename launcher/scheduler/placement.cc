@@ -16,8 +16,9 @@ std::string counted(int count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-// `srun --ntasks-per-node=1 --nodes=2 ddprun …`
+// `srun --ntasks-per-node=1 --nodes=2 ddprun …`, or the line of the job's description.
 std::string command_for(const SchedulerRow& row, int nodes, std::string_view called) {
+  if (!row.setting.empty()) return fmt::format("{} in the job", row.setting);
   std::string command(row.command);
   constexpr std::string_view kNodes = "{nodes}";
   if (const auto at = command.find(kNodes); at != std::string::npos)
@@ -79,8 +80,9 @@ Error job_on_one_node(const SchedulerFacts& found, const PlacementQuery& asked) 
 // A launcher that counts processes does not say on how many nodes they are.
 int nodes_of_step(const SchedulerFacts& found) {
   if (!found.is_step || !found.problem.empty()) return 1;
-  return found.scheduler == Scheduler::kSlurmStep ? found.nodes
-                                                  : found.nodes / std::max(1, found.most_tasks);
+  const bool counts_nodes = found.scheduler == Scheduler::kSlurmStep ||
+                            row_of(found.scheduler).kind == SchedulerKind::kPlatform;
+  return counts_nodes ? found.nodes : found.nodes / std::max(1, found.most_tasks);
 }
 
 // Each of them would be a launcher of its own.
@@ -95,11 +97,13 @@ Error several_on_a_node(const SchedulerFacts& found, const PlacementQuery& asked
 
 Error other_count(const SchedulerFacts& found, const PlacementQuery& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
+  const std::string command =
+      row.command.empty()
+          ? std::string()
+          : fmt::format("type {}, or ", command_for(row, asked.min_nodes, asked.called));
   return refusal(fmt::format(
-      "{}: this {} has {}: type {}, or leave --nnodes out; --nnodes=1 means a job on each node "
-      "alone",
-      asked.nodes_shown, row.name, counted(found.nodes, "node"),
-      command_for(row, asked.min_nodes, asked.called)));
+      "{}: this {} has {}: {}leave --nnodes out; --nnodes=1 means a job on each node alone",
+      asked.nodes_shown, row.name, counted(found.nodes, "node"), command));
 }
 
 Error no_first_host(const SchedulerFacts& found, const PlacementQuery& asked) {
@@ -166,10 +170,22 @@ Result<MaybePlacement> place_in_job(const SchedulerFacts& found, const Placement
   return MaybePlacement();
 }
 
+// Pod 0 cannot know whether there are others. Those that have a higher index do.
+Result<MaybePlacement> pod_without_a_number(const SchedulerFacts& found,
+                                            const PlacementQuery& asked) {
+  // If somebody else says it, that is what counts.
+  if (found.node_rank == 0 || found.by_operator) return MaybePlacement();
+  return refusal(
+      fmt::format("this pod is JOB_COMPLETION_INDEX={}, and nothing says whether {} is one job of "
+                  "all pods: type --nnodes=N with the Job's number of completions, or --standalone "
+                  "for a job on each pod alone",
+                  found.node_rank, asked.called));
+}
+
 // The pods of an indexed Job may have nothing to do with each other. Only --nnodes says that they
 // are one job, and of how many nodes.
 Result<MaybePlacement> place_pod(const SchedulerFacts& found, const PlacementQuery& asked) {
-  if (asked.max_nodes == 0) return MaybePlacement();
+  if (asked.max_nodes == 0) return pod_without_a_number(found, asked);
   if (found.node_rank >= asked.max_nodes) {
     return refusal(
         fmt::format("{}: this pod is JOB_COMPLETION_INDEX={}: type --nnodes=N with the "
@@ -205,26 +221,18 @@ Result<MaybePlacement> place_in_step(const SchedulerFacts& found, const Placemen
 }
 
 Result<MaybePlacement> place_anywhere(const SchedulerFacts& found, const PlacementQuery& asked) {
-  switch (found.scheduler) {
-    case Scheduler::kNone:
-    case Scheduler::kKubernetes:
-      return MaybePlacement();
-    case Scheduler::kOperator:
-      return by_an_operator(found, asked);
-    case Scheduler::kSlurmJob:
-    case Scheduler::kPbs:
-    case Scheduler::kLsf:
-    case Scheduler::kCobalt:
-      return place_in_job(found, asked);
-    case Scheduler::kIndexedJob:
-      return place_pod(found, asked);
-    case Scheduler::kOpenMpi:
-    case Scheduler::kPals:
-    case Scheduler::kMpich:
-    case Scheduler::kSlurmStep:
-    case Scheduler::kJsrun:
-    case Scheduler::kSageMaker:
+  if (found.scheduler == Scheduler::kNone) return MaybePlacement();
+  if (found.scheduler == Scheduler::kIndexedJob) return place_pod(found, asked);
+  switch (row_of(found.scheduler).kind) {
+    case SchedulerKind::kLauncher:
+    case SchedulerKind::kPlatform:
       return place_in_step(found, asked);
+    case SchedulerKind::kAllocation:
+      return place_in_job(found, asked);
+    case SchedulerKind::kVariables:
+      return by_an_operator(found, asked);
+    case SchedulerKind::kPod:
+      break;
   }
   return MaybePlacement();
 }

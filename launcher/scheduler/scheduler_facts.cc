@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
 #include "base/numbers.h"
+#include "launcher/scheduler/platform_facts.h"
 #include "launcher/scheduler/start_mark.h"
+#include "launcher/scheduler/variables.h"
 #include "proto/host_list.h"
 #include "proto/scheduler_variables.h"
 
@@ -22,14 +23,7 @@ namespace {
 // pending ones are above this (slurm.h, SLURM_MAX_NORMAL_STEP_ID). sbatch and salloc start one
 // process in them.
 constexpr std::int64_t kMaxNormalStep = 0xfffffff0;
-// No job has more nodes, and no node more tasks.
-constexpr std::int64_t kMaxCount = 1 << 20;
 constexpr std::size_t kMaxIdBytes = 128;
-
-std::optional<std::int64_t> parse_count(std::string_view text) {
-  const auto number = parse_whole<std::int64_t>(text);
-  return number && *number >= 0 ? number : std::nullopt;
-}
 
 // The largest number in a list such as `2(x3),1`: tasks or CPUs on each node.
 std::optional<int> largest_of(std::string_view text) {
@@ -60,6 +54,17 @@ std::vector<std::string> hosts_of_lines(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return hosts;
+}
+
+// Hosts of a list such as "h0 8 h1 8", each with its slots.
+std::vector<std::string> hosts_of_pairs(std::string_view text) {
+  std::string lines(text);
+  bool is_host = true;
+  for (std::size_t at = lines.find(' '); at != std::string::npos; at = lines.find(' ', at + 1)) {
+    is_host = !is_host;
+    if (is_host) lines[at] = '\n';
+  }
+  return hosts_of_lines(lines);
 }
 
 // A block of ports for each job. Slurm's jobs and steps count up, and so do their blocks. The steps
@@ -96,15 +101,8 @@ class Detection {
   }
 
  private:
-  std::string text(std::string_view name) const {
-    return name.empty() ? std::string() : env_(name).value_or("");
-  }
-
-  std::optional<int> number(std::string_view name) const {
-    const auto value = parse_count(text(name));
-    if (!value || *value > kMaxCount) return std::nullopt;
-    return static_cast<int>(*value);
-  }
+  std::string text(std::string_view name) const { return variable_text(env_, name); }
+  std::optional<int> number(std::string_view name) const { return variable_number(env_, name); }
 
   void problem(std::string_view name, std::string_view expected) {
     if (found_.problem.empty())
@@ -145,56 +143,32 @@ class Detection {
 
   // Returns whether a row's sign is not by chance that of something else.
   bool is_complete(const SchedulerRow& row) const {
-    switch (row.scheduler) {
-      case Scheduler::kSlurmStep:
-        return is_normal_step(row);
-      case Scheduler::kPals:
-      case Scheduler::kMpich:
-        return env_(row.nodes).has_value();
-      case Scheduler::kOperator:
-        return is_ours_as_operator(row);
-      case Scheduler::kNone:
-      case Scheduler::kOpenMpi:
-      case Scheduler::kJsrun:
-      case Scheduler::kSageMaker:
-      case Scheduler::kIndexedJob:
-      case Scheduler::kSlurmJob:
-      case Scheduler::kPbs:
-      case Scheduler::kLsf:
-      case Scheduler::kCobalt:
-      case Scheduler::kKubernetes:
-        return true;
-    }
-    return true;
+    const Scheduler one = row.scheduler;
+    if (one == Scheduler::kSlurmStep) return is_normal_step(row);
+    // Flux sets these variables on HPE's machines, too.
+    if (one == Scheduler::kPals) return env_(row.nodes) && !env_(names::kFlux.job);
+    if (one == Scheduler::kMpich) return env_(row.nodes).has_value();
+    if (one == Scheduler::kOperator) return is_ours_as_operator(row);
+    return row.kind != SchedulerKind::kPlatform || is_on_platform(row, env_);
   }
 
   void read(const SchedulerRow& row) {
-    switch (row.scheduler) {
-      case Scheduler::kSlurmStep:
-        return read_slurm_step(row);
-      case Scheduler::kOpenMpi:
-      case Scheduler::kPals:
-      case Scheduler::kMpich:
-      case Scheduler::kJsrun:
-        return read_processes(row);
-      case Scheduler::kSageMaker:
-        return read_sagemaker(row);
-      case Scheduler::kIndexedJob:
-        return read_indexed_job(row);
-      case Scheduler::kSlurmJob:
-      case Scheduler::kPbs:
-      case Scheduler::kLsf:
-      case Scheduler::kCobalt:
-        return read_allocation(row);
-      case Scheduler::kOperator:
-        found_.nodes = number(row.nodes).value_or(1);
-        found_.node_rank = number(row.rank).value_or(0);
-        found_.first_host = text(row.hosts);
-        return;
-      case Scheduler::kNone:
-      case Scheduler::kKubernetes:
-        return;
-    }
+    const Scheduler one = row.scheduler;
+    if (row.kind == SchedulerKind::kPlatform) return take_platform(row);
+    if (one == Scheduler::kFluxInstance) return read_flux_instance();
+    if (row.kind == SchedulerKind::kAllocation) return read_allocation(row);
+    if (one == Scheduler::kSlurmStep) return read_slurm_step(row);
+    if (row.kind == SchedulerKind::kLauncher) return read_processes(row);
+    if (one == Scheduler::kIndexedJob) return read_indexed_job(row);
+    if (one != Scheduler::kOperator) return;
+    found_.nodes = number(row.nodes).value_or(1);
+    found_.node_rank = number(row.rank).value_or(0);
+    found_.first_host = text(row.hosts);
+  }
+
+  void take_platform(const SchedulerRow& row) {
+    found_ = read_platform(row, env_, facts_);
+    set_id(found_.id, std::nullopt, 0);
   }
 
   // Reads how many nodes a job has that starts no processes itself.
@@ -202,6 +176,15 @@ class Detection {
     found_.nodes = std::max<int>(1, static_cast<int>(allocated_hosts().size()));
     if (const auto said = number(row.nodes)) found_.nodes = std::max(1, *said);
     found_.is_interactive_step = row.scheduler == Scheduler::kSlurmJob && is_interactive();
+  }
+
+  // The shell of `flux alloc` or the script of `flux batch`. Its variables say only where its
+  // instance is, and Flux's own program how many nodes that has.
+  void read_flux_instance() {
+    const auto said =
+        facts_.ask ? facts_.ask({"flux", "getattr", "size"}) : std::optional<std::string>();
+    const auto nodes = parse_count(said ? said->substr(0, said->find_first_of(" \r\n")) : "");
+    found_.nodes = static_cast<int>(std::clamp<std::int64_t>(nodes.value_or(1), 1, kMaxCount));
   }
 
   void read_slurm_step(const SchedulerRow& row) {
@@ -255,21 +238,6 @@ class Detection {
     found_.node_rank = *rank;
   }
 
-  void read_sagemaker(const SchedulerRow& row) {
-    const auto hosts = nlohmann::json::parse(text(row.hosts), nullptr, false);
-    const auto is_text = [](const nlohmann::json& one) { return one.is_string(); };
-    if (!hosts.is_array() || hosts.empty() || !std::all_of(hosts.begin(), hosts.end(), is_text))
-      return problem(row.hosts, "a JSON list of hosts");
-    found_.is_step = true;
-    found_.nodes = static_cast<int>(std::min<std::size_t>(hosts.size(), kMaxHosts));
-    found_.first_host = hosts.front().get<std::string>();
-    const auto own = std::find(hosts.begin(), hosts.end(), text(row.rank));
-    if (own == hosts.end()) return problem(row.rank, fmt::format("one of {}", text(row.hosts)));
-    found_.node_rank = static_cast<int>(own - hosts.begin());
-    const std::string job = text(row.job);
-    set_id(fmt::format("sagemaker-{}", job.empty() ? found_.first_host : job), std::nullopt, 0);
-  }
-
   // A pod of an indexed Job is called JOB-INDEX, and with a headless Service it has a domain.
   void read_indexed_job(const SchedulerRow& row) {
     found_.is_step = true;
@@ -293,12 +261,13 @@ class Detection {
       auto hosts = parse_host_list(*list);
       return hosts ? *std::move(hosts) : std::vector<std::string>();
     }
-    for (const Scheduler scheduler : {Scheduler::kPbs, Scheduler::kLsf, Scheduler::kCobalt}) {
+    for (const Scheduler scheduler :
+         {Scheduler::kPbs, Scheduler::kLsf, Scheduler::kCobalt, Scheduler::kGridEngine}) {
       const auto path = env_(row_of(scheduler).hosts);
       if (!path || path->empty() || !facts_.read_file) continue;
       if (const auto lines = facts_.read_file(*path)) return hosts_of_lines(*lines);
     }
-    return {};
+    return hosts_of_pairs(text(names::kLsfHostsAndSlots));
   }
 
   void set_id(std::string id, std::optional<std::int64_t> job, std::int64_t step) {

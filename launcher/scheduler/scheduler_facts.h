@@ -26,6 +26,9 @@ struct SchedulerInputs {
   std::function<std::string()> full_host_name{};
   std::function<std::string()> slurm_step_above{};  // start_mark.h
   std::function<bool()> is_typed_at_terminal{};
+  // Returns the output of a program. Nothing if it is not there, fails or takes too long. For Flux.
+  std::function<std::optional<std::string>(const std::vector<std::string>& words)> ask{};
+  std::function<std::vector<std::string>()> variable_names{};  // for Volcano
 };
 
 // Nodes by the variables of an operator or a script.
@@ -49,6 +52,7 @@ struct SchedulerFacts {
   std::uint16_t first_port = 0;
   int job_nodes = 1;      // of the whole job, where the step is a part of it; 0: not said
   int cpus_per_task = 0;  // of the one task that this node has; 0: not said
+  int gpus = 0;           // of this node, each for a worker; 0: not said
   std::optional<std::chrono::sys_seconds> ends_at{};  // when the scheduler ends the job
   std::string slurm_job{};                            // Slurm's number of the job; empty: another's
   bool in_pod = false;

@@ -16,22 +16,45 @@ enum class Scheduler {
   kMpich,
   kSlurmStep,
   kJsrun,
+  kFlux,
   kSageMaker,
+  kSkyPilot,
+  kDstack,
+  kRunPod,
+  kAzureMl,
+  kLepton,
+  kBeaker,
+  kVertex,
+  kMindCluster,
+  kCondor,
+  kVolcano,
   kIndexedJob,
   // These gave a job its hosts, and started ddprun on one of them.
   kSlurmJob,
   kPbs,
   kLsf,
+  kLsfWithoutFile,
   kCobalt,
+  kGridEngine,
+  kFluxInstance,
   // Nothing of a job is known.
   kKubernetes,
   // Somebody set MASTER_ADDR, RANK and WORLD_SIZE for this process: an operator, or a script.
   kOperator,
 };
 
+enum class SchedulerKind {
+  kLauncher,    // of processes: it started this one as one of them
+  kPlatform,    // it started the user's command once on each node
+  kPod,         // of Kubernetes
+  kAllocation,  // it gave a job its hosts, and started this process on one of them
+  kVariables,   // set by somebody
+};
+
 // Names of variables. An empty name: the scheduler does not say it.
 struct SchedulerRow {
   Scheduler scheduler;
+  SchedulerKind kind;
   std::string_view name;   // for people: "this Slurm step"
   std::string_view sign;   // it is this scheduler if the variable is set
   std::string_view nodes;  // how many; of a launcher that counts processes, processes
@@ -44,6 +67,9 @@ struct SchedulerRow {
   std::string_view command{};
   // The flag that hands an environment variable on, if the launcher knows no host.
   std::string_view hand_on{};
+  std::string_view gpus{};     // GPUs of this node, each for a worker
+  std::string_view id{};       // an id of the rendezvous begins with it
+  std::string_view setting{};  // of the job's description, for one on each node
 };
 
 // In the order in which they are looked for. A daemon of Open MPI is itself a Slurm step, and its

@@ -155,7 +155,14 @@ void read_variables(ScriptInput script) {
   };
   const SchedulerInputs facts{
       .read_file = [&](const std::string&) { return std::optional(machine.file); },
-      .full_host_name = [&] { return machine.file.substr(0, machine.file.find('\n')); }};
+      .full_host_name = [&] { return machine.file.substr(0, machine.file.find('\n')); },
+      .ask = [&](const Names&) { return std::optional(machine.file); },
+      .variable_names =
+          [&] {
+            Names names;
+            for (const auto& [name, value] : machine.variables) names.push_back(name);
+            return names;
+          }};
   const SchedulerFacts found = detect_scheduler(env, facts);
   check(found);
   check(found, asked);

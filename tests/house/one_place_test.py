@@ -7,8 +7,8 @@ import unittest
 from sources import ROOMS, ROOT, name, room_files, run_tests
 
 VARIABLES = ROOT / "proto" / "scheduler_variables.h"
-GIVERS = ("COBALT", "JOB_COMPLETION", "JSM", "KUBERNETES", "LSB", "MPI", "OMPI", "PALS", "PBS", "PMI", "PMIX", "SLURM", "SM",
-          "TRAINING_JOB")
+GIVERS = ("AZUREML", "BEAKER", "CLOUD_ML", "CLUSTER", "COBALT", "DSTACK", "FLUX", "JOB_COMPLETION", "JSM", "KUBERNETES", "LEPTON", "LSB",
+          "MPI", "NUM", "OMPI", "PALS", "PBS", "PE", "PMI", "PMIX", "PRIMARY", "SKYPILOT", "SLURM", "SM", "TRAINING_JOB", "VC", "_CONDOR")
 # The whole literal is a name that a scheduler or a launcher of MPI gave a variable.
 SCHEDULER_VARIABLE = re.compile(rf'"((?:{"|".join(GIVERS)})_[A-Z0-9_]+)"')
 ONCE = ("bool is_loopback", "bool names_this_host", "::getrandom")  # and a bracket behind them

@@ -18,8 +18,8 @@ REFUSED_IN = 0.5  # seconds on a busy machine; a few milliseconds on an idle one
 def recorded(name, **changes):
     """A recorded environment (its first line names its source), with these changes."""
     lines = (RECORDED / f"{name}.env").read_text().splitlines()
-    variables = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    for path in "PBS_NODEFILE", "COBALT_NODEFILE", "LSB_DJOB_HOSTFILE":
+    variables = dict(line.replace("\\n", "\n").split("=", 1) for line in lines if not line.startswith("#"))
+    for path in "PBS_NODEFILE", "COBALT_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE":
         if path in variables:
             variables[path] = str(RECORDED / variables[path])
     return with_variables(**(variables | changes))

@@ -13,7 +13,7 @@ TEST(Deadlines, LeaveTimeForTheReport) {
   EXPECT_EQ(good_in("slurm_step", {"E"}).shutdown_timeout.count(), 58);
   EXPECT_EQ(good_in("slurm_batch_script", {"--standalone", "E"}).shutdown_timeout.count(), 58);
   EXPECT_EQ(good_in("open_mpi_in_slurm", {"E"}).shutdown_timeout.count(), 58);
-  EXPECT_EQ(good_in("indexed_job", {"E"}).shutdown_timeout.count(), 28);
+  EXPECT_EQ(good_in("indexed_job", {"--standalone", "E"}).shutdown_timeout.count(), 28);
   EXPECT_EQ(good_in("slurm_step", {"--shutdown-timeout=7", "E"}).shutdown_timeout.count(), 7);
   EXPECT_EQ(good_in("slurm_step", {"E"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "9"}})
                 .shutdown_timeout.count(),

@@ -90,7 +90,22 @@ TEST(Placement, LeavesWhatTheUserSays) {
   EXPECT_EQ(options.rendezvous, Rendezvous::kStatic);
   EXPECT_EQ(options.port_count, 1);
   EXPECT_EQ(good_in("slurm_batch_script", {"E"}, {{"PET_RDZV_ID", "x"}}).run_id, "x");
-  EXPECT_EQ(good_in("indexed_job", {"E"}).rendezvous, Rendezvous::kLocal);
+}
+
+TEST(Placement, AsksWhetherThePodsOfAnIndexedJobAreOneJob) {
+  EXPECT_EQ(bad_in("indexed_job", {"E"}),
+            "2 this pod is JOB_COMPLETION_INDEX=3, and nothing says whether ddprun is one job of "
+            "all pods: type --nnodes=N with the Job's number of completions, or --standalone for a "
+            "job on each pod alone");
+  EXPECT_EQ(good_in("indexed_job", {"--standalone", "E"}).rendezvous, Rendezvous::kLocal);
+  const Options first = good_in("indexed_job", {"E"}, {{"JOB_COMPLETION_INDEX", "0"}});
+  EXPECT_EQ(first.rendezvous, Rendezvous::kLocal);
+  EXPECT_EQ(first.notices,
+            std::vector<std::string>{"a job on this pod alone; type --nnodes=N with the Job's "
+                                     "number of completions if its pods are one job, else "
+                                     "--standalone"});
+  EXPECT_TRUE(good_in("indexed_job", {"--standalone", "E"}, {{"JOB_COMPLETION_INDEX", "0"}})
+                  .notices.empty());
 }
 
 TEST(Placement, RefusesAJobOfSeveralNodesOnOne) {

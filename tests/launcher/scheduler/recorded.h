@@ -25,22 +25,40 @@ inline std::optional<std::string> text_of(const std::string& name) {
   return text.str();
 }
 
-// A recorded environment. Its first line names its source.
+// A recorded environment. Its first line names its source. `\n` in a value is a new line.
 inline Variables recorded(const std::string& name) {
   std::istringstream lines(text_of(name + ".env").value());
   Variables variables;
   for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with('#'))
-      variables[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
+    if (line.starts_with('#')) continue;
+    std::string value = line.substr(line.find('=') + 1);
+    for (auto at = value.find("\\n"); at != std::string::npos; at = value.find("\\n"))
+      value.replace(at, 2, "\n");
+    variables[line.substr(0, line.find('='))] = value;
   }
   return variables;
 }
 
-inline SchedulerInputs facts(std::string host_name = "digits-3.digits.default.svc.cluster.local") {
-  return {.read_file = text_of, .full_host_name = [host_name] { return host_name; }};
+// Returns the output of Flux's programs on two nodes.
+inline std::optional<std::string> flux_answer(const std::vector<std::string>& words) {
+  if (words == std::vector<std::string>{"flux", "hostlist", "local"}) return "node[01-02]\n";
+  return words.at(1) == "getattr" ? std::optional<std::string>("2\n") : std::nullopt;
 }
 
-inline SchedulerFacts detect(const Variables& variables, const SchedulerInputs& all = facts()) {
+inline SchedulerInputs facts(std::string host_name = "digits-3.digits.default.svc.cluster.local") {
+  return {.read_file = text_of,
+          .full_host_name = [host_name] { return host_name; },
+          .ask = flux_answer};
+}
+
+inline std::vector<std::string> names_of(const Variables& variables) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : variables) names.push_back(name);
+  return names;
+}
+
+inline SchedulerFacts detect(const Variables& variables, SchedulerInputs all = facts()) {
+  all.variable_names = [&] { return names_of(variables); };
   return detect_scheduler(environment(variables), all);
 }
 
@@ -60,6 +78,7 @@ inline ParseResult parse_in(const std::string& name, const std::vector<std::stri
                  [] { return std::string("a-fresh-id"); }};
   host.allowed_cpu_count = [] { return 3; };
   host.scheduler_inputs = facts();
+  host.scheduler_inputs.variable_names = [&] { return names_of(variables); };
   host.ask = answer;
   return parse(args, environment(variables), host);
 }

@@ -44,6 +44,29 @@ TEST(SchedulerFacts, AreReadFromRecordedEnvironments) {
       {"pals", "PALS: 1/2 x1000c0s0b0n0 mpi-4e3a1c77-5f34-45f8-9c23-5b2c6f2d1f0e 1"},
       {"indexed_job", "indexed Job: 3/0 digits-0.digits.default.svc.cluster.local job-digits 1"},
       {"pytorchjob", "environment: 1/2 digits-master-0 ? 1"},
+      {"pai_dlc", "environment: 1/2 dlc-master-0 ? 1"},
+      {"vertex_pytorch", "environment: 1/2 cmle-training-workerpool0-ab-0 ? 1"},
+      {"trainer_2", "indexed Job: 1/0 ? ? 1"},
+      {"skypilot",
+       "SkyPilot task: 1/2 10.0.0.1 skypilot-sky-2026-11-27-10-00-00-000000_digits_1 1"},
+      {"dstack", "dstack run: 1/2 10.0.0.1 dstack-5f1c2a44-9d0e-4a4b-8f0a-1f6e7d8c9b0a 1"},
+      {"runpod", "RunPod cluster: 1/2 10.65.0.2 runpod-10.65.0.2 1"},
+      {"azure_ml", "Azure ML job: 1/2 10.0.0.4 azureml-patient_lamp_8d1f 1"},
+      {"lepton", "Lepton job: 1/2 digits-0.digits-job-svc lepton-digits 1"},
+      {"beaker", "Beaker task: 1/2 node01.example.org beaker-01JB4C6W 1"},
+      {"vertex", "Vertex job: 1/2 cmle-training-workerpool0-ab-0 vertex-5912871034 1"},
+      {"mind_cluster", "MindCluster job: 1/2 10.0.0.1 mindcluster-10.0.0.1 1"},
+      {"condor", "HTCondor job: 1/2 ? htcondor- 1"},
+      {"volcano", "Volcano job: 1/2 digits-worker-0.digits volcano-digits-worker-0.digits 1"},
+      {"volcano_of_two_tasks",
+       "Volcano job: 0/2 ? volcano- 1 this Volcano job has 2 tasks with 2 pods, and nothing says "
+       "which is the first: type --nnodes=2 --rdzv-backend=c10d --rdzv-id=NAME "
+       "--rdzv-endpoint=digits-master-0.digits, or --standalone for a job on this pod alone"},
+      {"flux", "Flux job: 1/2 node01 flux-f2XzA1 1"},
+      {"flux_of_four_tasks", "Flux job: 0/2 ? flux-f2XzA2 4"},
+      {"flux_allocation", "Flux allocation: 0/2 ? ? 1"},
+      {"lsf_without_file", "LSF job: 0/2 ? ? 1"},
+      {"grid_engine", "Grid Engine job: 0/2 ? ? 1"},
   };
   std::map<std::string, std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
