@@ -63,9 +63,16 @@ class Wheel(FolderTest):
 
     def test_a_virtual_environment_that_is_not_active_runs_its_own_python(self):
         script = self.file("say.py", SAY_PYTHON)
-        for command in (["ddprun"], ["python", "-m", "ddprun"], ["ddprun-launch", "--use-env"]):
+        for command in (["ddprun"], ["python", "-m", "ddprun"], ["python", "-m", "ddprun.run"], ["ddprun-launch", "--use-env"]):
             said = run(self.programs / command[0], *command[1:], "--nproc-per-node=1", script, cwd=self.folder)
             self.assertRegex(said, f"python is {self.programs}/python3?\n")
+
+    def test_the_module_run_takes_the_arguments_of_torch_distributed_run(self):
+        script = self.file("say.py", "import os, sys; print(os.environ['RANK'], os.environ['WORLD_SIZE'], sys.argv[1:])\n")
+        said = run(self.programs / "python", "-m", "ddprun.run", "--nnodes=1", "--nproc_per_node=2", "--rdzv-backend=c10d",
+                   "--rdzv-endpoint=localhost:0", "--max-restarts=1", "-m", "say", "--lr", "1", cwd=self.folder, env=variables(PYTHONPATH=str(self.folder)))
+        self.assertEqual(sorted(line for line in said.splitlines() if "--lr" in line), [f"{rank} 2 ['--lr', '1']" for rank in range(2)])
+        self.assertTrue(script.exists())
 
     def test_ddprun_launch_hands_the_local_rank(self):
         script = self.file("say.py", "import sys; print('arguments', sys.argv[1:])\n")
