@@ -30,6 +30,7 @@
 #include "launcher/job/numa_sysfs.h"
 #include "launcher/job/plan.h"
 #include "launcher/options/options.h"
+#include "launcher/shims/shims.h"
 #include "proto/token_file.h"
 
 namespace ddprun::launcher {
@@ -175,6 +176,11 @@ int main(int argc, char** argv) {
   host.called = called_name(argc, argv);
   ddprun::end_where_a_limit_is_hit(host.called);
   const Failures failures{host.called, env("TORCHELASTIC_ERROR_FILE").value_or("")};
+  if (const auto call = shims_call(args)) {
+    if (!*call) return failures.fail(call->error(), 2);
+    const auto done = run_shims(**call, env);
+    return done ? 0 : failures.fail(done.error(), 1);
+  }
   const ParseResult parsed = parse(args, env, host);
   if (const auto* answer = std::get_if<Answer>(&parsed)) {
     std::fputs(answer->text.c_str(), stdout);

@@ -177,6 +177,7 @@ NodeFacts gather_node(const NodeQuestion& question, const CommandFacts& files,
   facts.infiniband = infiniband_devices();
   facts.limits = limits();
   facts.has_ipv6 = has_ipv6();
+  facts.shims = look_at_shims(own_program_folder());
   facts.memory_limit_bytes = memory_left().value_or(0);
   if (question.served_port != 0) facts.port_owner = port_owner(question.served_port);
   facts.python = python.until(end);

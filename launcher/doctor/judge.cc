@@ -279,11 +279,26 @@ Finding judge_script(const NodeQuestion& question, const NodeFacts& facts) {
           "copy the program and its Python environment to a local disk of each node"};
 }
 
+// Looks at the link that `ddprun shims on` has made. An installer may put torch's own back.
+void judge_shims(const ShimFacts& shims, Findings& found) {
+  const std::string shim = (shims.folder / kShim).string();
+  if (shims.torchrun == Torchrun::kOurs) {
+    found.push_back(ok("torchrun", shim + " is ddprun"));
+  } else if (shims.is_kept) {
+    found.push_back({Level::kWarning, "torchrun",
+                     shims.torchrun == Torchrun::kOther
+                         ? shim + " is torch's again: an installer has put it back"
+                         : shim + " is gone: an installer has removed it",
+                     "`ddprun shims on`, or `ddprun shims off`"});
+  }
+}
+
 }  // namespace
 
 Findings judge_node(const NodeQuestion& question, const NodeFacts& facts) {
   Findings found = {judge_python(question, facts)};
   if (!question.script.empty()) found.push_back(judge_script(question, facts));
+  judge_shims(facts.shims, found);
   judge_gpus(question, facts, found);
   judge_variables(question, facts, found);
   found.push_back(judge_shared_memory(facts));

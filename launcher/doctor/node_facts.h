@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "launcher/options/options.h"
+#include "launcher/shims/shims.h"
 
 namespace ddprun::launcher {
 
@@ -113,6 +114,7 @@ struct NodeFacts {
   std::uint64_t memory_limit_bytes = 0;  // of the cgroup, or the machine's memory
   std::optional<std::size_t> orphans{};
   std::optional<ScriptFacts> script{};
+  ShimFacts shims{};
 };
 
 // False also where the script gave no answer.

@@ -25,6 +25,10 @@ ddprun, ddprun\-launch \- start, watch, restart and clean up distributed trainin
 .B doctor
 .RB [ \-\-json ]
 .RI [ SCRIPT ]
+.br
+.B ddprun shims on
+|
+.B off
 .SH DESCRIPTION
 .B ddprun
 starts

@@ -67,6 +67,25 @@ std::string with(const std::function<void(NodeQuestion&, NodeFacts&)>& plant) {
   return trouble(question, facts);
 }
 
+TEST(Judge, SaysWhichTorchrunIsThere) {
+  const auto line = [](Torchrun torchrun, bool is_kept) {
+    NodeFacts facts = healthy_facts();
+    facts.shims = {"/v/bin", torchrun, is_kept};
+    Findings found = judge_node(healthy_question(), facts);
+    std::erase_if(found, [](const Finding& one) { return one.what != "torchrun"; });
+    return text_of(found);
+  };
+  EXPECT_EQ(line(Torchrun::kNone, false), "");
+  EXPECT_EQ(line(Torchrun::kOther, false), "") << "nobody asked for a link";
+  EXPECT_EQ(line(Torchrun::kOurs, true), "ok   torchrun: /v/bin/torchrun is ddprun\n");
+  EXPECT_EQ(line(Torchrun::kOther, true),
+            "warn torchrun: /v/bin/torchrun is torch's again: an installer has put it back — "
+            "`ddprun shims on`, or `ddprun shims off`\n");
+  EXPECT_EQ(line(Torchrun::kNone, true),
+            "warn torchrun: /v/bin/torchrun is gone: an installer has removed it — `ddprun shims "
+            "on`, or `ddprun shims off`\n");
+}
+
 TEST(Doctor, FindsNothingOnAHealthyNode) {
   EXPECT_EQ(trouble(healthy_question(), healthy_facts()), "");
   EXPECT_FALSE(has_failure(judge_node(healthy_question(), healthy_facts())));

@@ -44,6 +44,7 @@ TEST(ManualPage, BeginsWithItsTitleAndName) {
 TEST(ManualPage, NamesTheDoctorAndWhatWorkersFind) {
   const std::string page = manual_page("1.2.3");
   EXPECT_TRUE(has(page.substr(0, page.find(".SH DESCRIPTION")), "\n.B doctor\n"));
+  EXPECT_TRUE(has(page.substr(0, page.find(".SH DESCRIPTION")), "\n.B ddprun shims on\n"));
   const std::string variables = page.substr(page.find(".SH ENVIRONMENT"));
   for (const char* name : {"OMP_NUM_THREADS", "DDPRUN_DEADLINE"})
     EXPECT_TRUE(has(variables, std::string("\\fB") + name + "\\fR")) << name;
