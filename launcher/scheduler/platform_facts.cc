@@ -132,7 +132,7 @@ class Platform {
 
   // A job of type pytorch has a process for each rank, and one on each node is right.
   void read_azure() {
-    if (variable_number(env_, row_.nodes) == 1 && text(row_.tasks).empty()) return;
+    if (variable_number(env_, row_.nodes) == 1 && text("LOCAL_RANK").empty()) return;
     if (text(row_.rank).empty() || text(row_.hosts).empty()) {
       return problem(row_.nodes, fmt::format("{} and {} beside it, as {} in the job sets them",
                                              row_.rank, row_.hosts, row_.setting));

@@ -169,6 +169,15 @@ TEST(Platforms, RefuseVariablesThatDoNotSuffice) {
             "Azure ML job starts 4 ddpruns on one node: type `distribution: {type: pytorch, "
             "process_count_per_instance: 1}` in the job; --nproc-per-node=N starts N workers on "
             "each, and --standalone means jobs of their own");
+  // A script may set WORLD_SIZE itself in a job of one node.
+  EXPECT_EQ(good_in("azure_ml", {"E"},
+                    {{"AZUREML_NODE_COUNT", "1"},
+                     {"NODE_RANK", ""},
+                     {"LOCAL_RANK", ""},
+                     {"RANK", ""},
+                     {"WORLD_SIZE", "8"}})
+                .rendezvous,
+            Rendezvous::kLocal);
   EXPECT_EQ(bad_in("skypilot", {"--nnodes=3", "E"}),
             "2 --nnodes=3: this SkyPilot task has 2 nodes: leave --nnodes out; --nnodes=1 means a "
             "job on each node alone");
