@@ -161,11 +161,23 @@ class Uneven(Example):
             self.assertRegex(self.ours(workers, "uneven", "--no-join", code=1), r"uneven: rank \d waits in .* of bucket \d.*none of them can go on\n")
 
 
+class LocalSgd(Example):
+    def test_ends_as_its_twin(self):
+        for workers in WORKERS:
+            ends = set()
+            for flags in ((), ("--levels",)):
+                output = self.ours(workers, "local_sgd", *flags)
+                self.assertEqual(output, self.theirs(workers, "local_sgd", *flags))
+                self.assertGreaterEqual(float(support.value_of("accuracy", output)), 0.4, output)
+                ends.add(support.value_of("weights", output))
+            self.assertEqual(len(ends), 2 if workers > 2 else 1)
+
+
 class Device(Example):
     """These tests show no GPU to the programs (support.py)."""
 
     def test_cuda_without_a_gpu_is_refused(self):
-        runs = {"mnist": (), "zero": (), "uneven": (), "adults": self.make("adults", 20, 10), "imdb": self.make("imdb", 8, 4),
+        runs = {"mnist": (), "zero": (), "local_sgd": (), "uneven": (), "adults": self.make("adults", 20, 10), "imdb": self.make("imdb", 8, 4),
                 "cifar10": self.make("cifar10", 20, 10), "image_folder": self.make("imagenette", 20, 10)}
         for name, flags in runs.items():
             done = support.run(BIN / name, *flags, "--device=cuda")

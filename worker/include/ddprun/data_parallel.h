@@ -274,6 +274,8 @@ class DataParallel final : public Joinable {
   // is share_optimizer_state()'s part. The buckets before are freed first. This throws if there is
   // no room for the new ones. Then passes and steps throw, too, until another resize() ends well.
   void resize(Collective& collective);
+  // Does the same, and holds the collective as long as it is used here.
+  void resize(std::shared_ptr<Collective> collective);
 
   // Returns the ranks of its sums. It and the next four are for Join (join.h).
   Collective& join_ranks() override { return *collective_; }
@@ -327,6 +329,7 @@ class DataParallel final : public Joinable {
   worker::GradientReducer& reducer() const;  // throws std::logic_error after a failed resize()
   void end_forward(const std::vector<at::Tensor*>& outputs);
 
+  std::shared_ptr<Collective> held_;  // of resize(); what follows ends before it
   std::shared_ptr<torch::nn::Module> module_;
   Collective* collective_;  // not null
   DataParallelOptions options_;

@@ -385,6 +385,11 @@ void DataParallel::resize(Collective& collective) {
   meet();
 }
 
+void DataParallel::resize(std::shared_ptr<Collective> collective) {
+  const auto before = std::exchange(held_, std::move(collective));  // until its memory is given up
+  resize(*held_);
+}
+
 void DataParallel::check_reduced() const {
   reducer().check_averaged();
   collective_->check();
