@@ -173,11 +173,30 @@ class LocalSgd(Example):
             self.assertEqual(len(ends), 2 if workers > 2 else 1)
 
 
+class TensorParallel(Example):
+    def test_ends_as_its_twin_with_a_part_of_the_numbers(self):
+        for workers in WORKERS:
+            for flags in ((), ("--sequence",)):
+                output = self.ours(workers, "tensor_parallel", *flags)
+                self.assertEqual(output, self.theirs(workers, "tensor_parallel", *flags))
+                losses = [float(loss) for loss in re.findall(r"loss=(.*)", output)]
+                self.assertEqual(len(losses), 6)
+                self.assertLess(losses[-1], losses[0] / 4)
+                # down.bias and norm are whole on each worker.
+                self.assertIn(f"numbers of a worker: {(2 * 64 * 32 + 2 * 4 * 32 * 32 + 4 * 32) // workers + 3 * 32}\n", output)
+
+    def test_refuses_what_does_not_divide(self):
+        self.assertIn("tensor_parallel: VocabEmbedding: num_embeddings 63 given, expected a multiple of the group's 2 ranks\n",
+                      self.ours(2, "tensor_parallel", "--words=63", code=1))
+        self.assertIn("tensor_parallel: TensorGroup: a dimension of size 15 given, expected a multiple of the group's 2 ranks\n",
+                      self.ours(2, "tensor_parallel", "--sequence", "--length=15", code=1))
+
+
 class Device(Example):
     """These tests show no GPU to the programs (support.py)."""
 
     def test_cuda_without_a_gpu_is_refused(self):
-        runs = {"mnist": (), "zero": (), "local_sgd": (), "uneven": (), "adults": self.make("adults", 20, 10), "imdb": self.make("imdb", 8, 4),
+        runs = {"mnist": (), "zero": (), "local_sgd": (), "tensor_parallel": (), "uneven": (), "adults": self.make("adults", 20, 10), "imdb": self.make("imdb", 8, 4),
                 "cifar10": self.make("cifar10", 20, 10), "image_folder": self.make("imagenette", 20, 10)}
         for name, flags in runs.items():
             done = support.run(BIN / name, *flags, "--device=cuda")

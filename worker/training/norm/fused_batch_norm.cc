@@ -1,5 +1,6 @@
 #include "worker/training/norm/fused_batch_norm.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/batch_norm_backward_elemt.h>
 #include <ATen/ops/batch_norm_backward_reduce.h>
@@ -17,7 +18,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "worker/training/norm/held_collective.h"
+#include "worker/training/norm/rank_rows.h"
+#include "worker/training/tensors/held_collective.h"
 
 namespace ddprun::worker {
 namespace {
@@ -113,7 +115,7 @@ class FusedNormalize : public torch::autograd::Function<FusedNormalize> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    refuse_second_gradient();
+    refuse_second_gradient("SyncBatchNorm");
     const at::NoGradGuard no_grad;
     const auto saved = context->get_saved_variables();
     const auto& [input, weight, mean, scale, counts] =

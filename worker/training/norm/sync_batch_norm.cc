@@ -17,7 +17,8 @@
 #include <utility>
 
 #include "worker/training/norm/fused_batch_norm.h"
-#include "worker/training/norm/held_collective.h"
+#include "worker/training/norm/rank_rows.h"
+#include "worker/training/tensors/held_collective.h"
 
 namespace ddprun {
 
@@ -91,7 +92,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    worker::refuse_second_gradient();
+    worker::refuse_second_gradient("SyncBatchNorm");
     const at::NoGradGuard no_grad;
     const auto saved = context->get_saved_variables();
     const auto& [input, weight, mean, scale, count] =

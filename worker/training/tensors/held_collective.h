@@ -1,27 +1,17 @@
-// Both forms of batch norm over all ranks share this: what travels, and what backward() needs.
+// A collective that a node of an autograd graph needs in backward(). One thread.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
-#include <ddprun/collective.h>
 #include <ddprun/tensor_collective.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <memory>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace ddprun::worker {
-
-// Row r is what rank r gives. The sum with zeros changes no bit, and works with any number of
-// channels and on any device. The row's last element is the rank's count.
-inline at::Tensor rows_of_all(const at::Tensor& mine, const Collective& ranks,
-                              TensorCollective& tensors) {
-  at::Tensor rows = at::zeros({ranks.world_size(), mine.numel()}, mine.options());
-  rows[ranks.rank()].copy_(mine);
-  tensors.all_reduce(rows, Reduction::kSum, "batch norm");
-  return rows;
-}
 
 // The graph keeps them: it may outlive its module.
 struct HeldCollective : torch::CustomClassHolder {
@@ -42,11 +32,11 @@ inline TensorCollective& held_by(torch::autograd::AutogradContext& context) {
   return *static_cast<const HeldCollective&>(*held).tensors;
 }
 
-// Throws std::logic_error if the graph is to have a graph.
-inline void refuse_second_gradient() {
+// Throws std::logic_error, which names the module, if the graph is to have a graph.
+inline void refuse_second_gradient(std::string_view module) {
   if (!at::GradMode::is_enabled()) return;
-  throw std::logic_error(
-      "SyncBatchNorm: its gradient cannot be differentiated again (create_graph)");
+  throw std::logic_error(std::string(module) +
+                         ": its gradient cannot be differentiated again (create_graph)");
 }
 
 }  // namespace ddprun::worker

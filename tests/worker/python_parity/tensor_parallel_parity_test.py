@@ -1,0 +1,30 @@
+"""A transformer with split layers has the bits of PyTorch's parallelize_module() over Gloo. They
+are those of the first loss, of all gradients, and of losses and weights after six steps. DDPRUN_BIN
+names the folder of the engine's program, DDPRUN the launcher.
+"""
+import os
+import pathlib
+import unittest
+
+from python_parity_test import HERE, PYTHON, ends, main
+
+MODES = ["tensor", "sequence"]
+
+
+class TensorParallelParity(unittest.TestCase):
+    def assert_equal_ends(self, ranks):
+        theirs = ends(ranks, PYTHON, HERE / "tensor_parallel_trainer.py", *MODES)
+        ours = ends(ranks, pathlib.Path(os.environ["DDPRUN_BIN"]) / "tensor_parallel_trainer", *MODES)
+        self.assertEqual(sorted(ours), sorted(MODES))
+        self.assertEqual(ours, theirs)
+        self.assertNotEqual(ours["tensor"].split(":")[2], ours["sequence"].split(":")[2])
+
+    def test_two_ranks(self):
+        self.assert_equal_ends(2)
+
+    def test_four_ranks(self):
+        self.assert_equal_ends(4)
+
+
+if __name__ == "__main__":
+    main()
