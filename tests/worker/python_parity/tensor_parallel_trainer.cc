@@ -1,7 +1,8 @@
 // Trains a small transformer with split layers, as tensor_parallel_trainer.py does with PyTorch's
 // parallelize_module(). Prints a line `mode hashes` for each mode. The hashes are of the first
 // loss, of the first gradients, and of losses and weights at the end. ddprun starts it, with the
-// modes as arguments: tensor, sequence.
+// modes as arguments: tensor, sequence, mesh.
+#include <ddprun/data_parallel.h>
 #include <ddprun/optimizers.h>
 #include <ddprun/tensor_parallel.h>
 #include <fmt/format.h>
@@ -104,27 +105,39 @@ void add_all(Hash& hash, Transformer& net, const TensorGroup& group, bool gradie
   }
 }
 
+// A step of all ranks, on the samples of this rank's place along the data axis. Returns its loss.
+at::Tensor step(DataParallel& parallel, Transformer& net, const TensorGroup& group, int seed) {
+  torch::manual_seed(seed);
+  const auto text = torch::randint(kWords, {kBatch, kSequence + 1}, torch::kLong);
+  const auto targets = text.narrow(1, 1, kSequence).flatten();
+  const auto logits = parallel.forward(net, text.narrow(1, 0, kSequence));
+  const auto loss = parallel_cross_entropy(logits, targets, group);
+  loss.backward();
+  return loss;
+}
+
 std::string end_of(const std::string& mode, Collective& ranks) {
-  const TensorGroup group(ranks,
-                          mode == "sequence" ? std::optional<std::int64_t>(1) : std::nullopt);
+  const int copies = mode == "mesh" ? 2 : 1;
+  const Mesh mesh(ranks, {{"data", copies}, {"tensor", ranks.world_size() / copies}});
+  const bool sequence = mode == "sequence";
+  const TensorGroup group(mesh.along("tensor"),
+                          sequence ? std::optional<std::int64_t>(1) : std::nullopt);
+  Collective& data = mesh.along("data");
   Transformer net(group);
   draw(net, group);
+  DataParallel parallel(net.ptr(), data);
   // PyTorch keeps the norms' momenta as terms with sequence parallel, and sums those.
-  SGD optimizer(net->parameters(), SGD::Options(0.05).momentum(mode == "tensor" ? 0.9 : 0));
+  SGD optimizer(net->parameters(), SGD::Options(0.05).momentum(sequence ? 0 : 0.9));
   Hash first, gradients, end;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int number = 0; number < kSteps; ++number) {
     optimizer.zero_grad();
-    torch::manual_seed(1000 + step);
-    const auto text = torch::randint(kWords, {kBatch, kSequence + 1}, torch::kLong);
-    const auto targets = text.narrow(1, 1, kSequence).flatten();
-    const auto loss = parallel_cross_entropy(net(text.narrow(1, 0, kSequence)), targets, group);
-    loss.backward();
-    if (step == 0) {
+    const auto loss = step(parallel, net, group, 1000 + 10 * number + data.rank());
+    if (number == 0) {
       first.add(loss);
       add_all(gradients, net, group, true);
     }
     end.add(loss);
-    optimizer.step();
+    parallel.step(optimizer);
   }
   add_all(end, net, group, false);
   return fmt::format("{:016x}:{:016x}:{:016x}", first.value(), gradients.value(), end.value());

@@ -1,5 +1,5 @@
-"""Does as tensor_parallel_trainer.cc, with PyTorch's parallelize_module() and loss_parallel() over
-Gloo."""
+"""Does as tensor_parallel_trainer.cc, with PyTorch's parallelize_module(), loss_parallel() and
+DeviceMesh over Gloo."""
 
 import torch
 import torch.distributed as dist
@@ -7,6 +7,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, loss_parallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 
 from parity_trainer import Hash, print_ends
 
@@ -65,30 +66,44 @@ def add_all(found, tensors):
         found.add(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor)
 
 
+def joined(parameters, placements, mesh, part=lambda parameter: parameter):
+    """DTensors again of what DistributedDataParallel has made local, in the order of
+    `placements`."""
+    parts = ((part(parameters[name]), placement) for name, placement in placements.items())
+    return [DTensor.from_local(tensor, mesh, placement) if placement else tensor for tensor, placement in parts]
+
+
 def train(mode):
     net = Transformer()
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.copy_(torch.randn(parameter.shape) * 0.2)
-    parallelize_module(net, init_device_mesh("cpu", (dist.get_world_size(),)), plan_of(mode))
+    copies = 2 if mode == "mesh" else 1
+    mesh = init_device_mesh("cpu", (copies, dist.get_world_size() // copies), mesh_dim_names=("data", "tensor"))
+    parallelize_module(net, mesh["tensor"], plan_of(mode))
+    # DistributedDataParallel makes local tensors of them, in another order. A forward() takes those
+    # out of the module.
+    placements = {name: parameter.placements if mode == "mesh" and isinstance(parameter, DTensor) else None for name, parameter in net.named_parameters()}
+    model = DistributedDataParallel(net, device_mesh=mesh["data"]) if mode == "mesh" else net
+    parameters = dict(net.named_parameters())
     # With sequence parallel the norms' momenta would be terms, which have other last bits.
-    momentum = 0.9 if mode == "tensor" else 0
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=momentum, foreach=False)
+    momentum = 0 if mode == "sequence" else 0.9
+    optimizer = torch.optim.SGD(parameters.values(), lr=0.05, momentum=momentum, foreach=False)
     first, gradients, end = Hash(), Hash(), Hash()
     for step in range(STEPS):
         optimizer.zero_grad()
-        torch.manual_seed(1000 + step)
+        torch.manual_seed(1000 + 10 * step + mesh.get_local_rank("data"))
         text = torch.randint(WORDS, (BATCH, SEQUENCE + 1))
         with loss_parallel():
-            loss = nn.functional.cross_entropy(net(text[:, :-1]), text[:, 1:].flatten())
+            loss = nn.functional.cross_entropy(model(text[:, :-1]), text[:, 1:].flatten())
             loss.backward()
         if step == 0:
             add_all(first, [loss])
-            add_all(gradients, [parameter.grad for parameter in net.parameters()])
+            add_all(gradients, joined(parameters, placements, mesh["tensor"], lambda parameter: parameter.grad))
         add_all(end, [loss])
         optimizer.step()
-    add_all(end, net.parameters())
+    add_all(end, joined(parameters, placements, mesh["tensor"]))
     return f"{first.value:016x}:{gradients.value:016x}:{end.value:016x}"
 
 

@@ -291,4 +291,32 @@ class Collective {
 // tests start just below the wrap.
 std::unique_ptr<Collective> make_alone_collective(Ticket last_ticket = 0);
 
+// A dimension of a Mesh, and the number of ranks in it.
+struct MeshAxis {
+  std::string name;  // not empty
+  int ranks = 1;     // 1 or more
+};
+
+// All ranks in a grid, as PyTorch's DeviceMesh lays them out: the last axis counts fastest. Along
+// each axis a rank has a group, of the ranks that differ from it in that axis alone.
+//
+//   const Mesh mesh(*process.collective, {{"data", 2}, {"tensor", 2}});
+//   DataParallel parallel(net.ptr(), mesh.along("data"));
+//   const TensorGroup group(mesh.along("tensor"));
+class Mesh {
+ public:
+  // Makes the groups, which it owns. All ranks must call it. `ranks` must outlive it. Throws
+  // std::invalid_argument, before any rank is asked, for axes that do not make up all ranks.
+  // CollectiveError, as split().
+  Mesh(Collective& ranks, std::vector<MeshAxis> axes);
+
+  // Returns the group of an axis, in which this rank has its place along the axis as its rank.
+  // Throws std::invalid_argument for another name. This rank alone.
+  Collective& along(std::string_view axis) const;
+
+ private:
+  std::vector<MeshAxis> axes_;
+  std::vector<std::unique_ptr<Collective>> groups_;  // by axis
+};
+
 }  // namespace ddprun

@@ -254,20 +254,23 @@ TEST(TensorParallel, GivesTheLossOfEachRowOrTheirSum) {
 
 TEST(TensorParallel, GoesBesideDataParallelOfAnotherGroup) {
   run_torch_ranks(4, [](Collective& ranks) {
-    const auto tensor = ranks.split(ranks.rank() / 2, ranks.rank());
-    const auto data = ranks.split(ranks.rank() % 2, ranks.rank());
-    const TensorGroup group(*tensor, 1);
+    const Mesh mesh(ranks, {{"data", 2}, {"tensor", 2}});
+    Collective& data = mesh.along("data");
+    EXPECT_EQ(data.rank(), ranks.rank() / 2);
+    const TensorGroup group(mesh.along("tensor"), 1);
+    EXPECT_EQ(message_of([&] { mesh.along("pipeline"); }),
+              "Mesh: axis 'pipeline' given, expected data, tensor");
     Whole whole;
     Split split(group, whole);
-    DataParallel parallel(split.ptr(), *data);
+    DataParallel parallel(split.ptr(), data);
     SGD ours(split->parameters(), SGD::Options(0.5));
     SGD theirs(whole->parameters(), SGD::Options(0.5));
     for (int step = 0; step < 3; ++step) {
       ours.zero_grad();
       theirs.zero_grad();
       parallel.before_forward();
-      const auto mine = ids_of(10 * step + data->rank());
-      const auto targets = targets_of(10 * step + data->rank());
+      const auto mine = ids_of(10 * step + data.rank());
+      const auto targets = targets_of(10 * step + data.rank());
       const auto loss = parallel_cross_entropy(split->logits(mine), targets, group);
       parallel.after_forward();
       loss.backward();
