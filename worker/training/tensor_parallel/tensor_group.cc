@@ -32,7 +32,7 @@ at::Tensor joined(const at::Tensor& part, std::int64_t dim, const Ranks& ranks) 
   auto sizes = mine.sizes().vec();
   sizes[0] *= ranks.size;
   const at::Tensor rows = at::empty(sizes, mine.options());
-  auto work = ranks.tensors.launch_all_gather(rows, mine, "tensor gather");
+  auto work = ranks.tensors.launch_all_gather(rows, mine, "a split layer");
   ranks.tensors.wait(work);
   return dim == 0 ? rows : at::cat(rows.chunk(ranks.size), dim);
 }
@@ -40,7 +40,7 @@ at::Tensor joined(const at::Tensor& part, std::int64_t dim, const Ranks& ranks) 
 // Each rank's part becomes a row: so DTensor has them, and its sums have this order.
 at::Tensor scattered_sum(const at::Tensor& term, std::int64_t dim, const Ranks& ranks) {
   const at::Tensor rows = dim == 0 ? term.contiguous() : at::cat(term.chunk(ranks.size, dim));
-  return ranks.tensors.reduce_scatter(rows, Reduction::kSum, "tensor scatter sum");
+  return ranks.tensors.reduce_scatter(rows, Reduction::kSum, "a split layer");
 }
 
 at::Tensor cross(const at::Tensor& tensor, Crossing crossing, std::int64_t dim,
@@ -50,7 +50,7 @@ at::Tensor cross(const at::Tensor& tensor, Crossing crossing, std::int64_t dim,
       return tensor;
     case Crossing::kSum: {
       at::Tensor sum = tensor.clone(at::MemoryFormat::Contiguous);
-      ranks.tensors.all_reduce(sum, Reduction::kSum, "tensor sum");
+      ranks.tensors.all_reduce(sum, Reduction::kSum, "a split layer");
       return sum;
     }
     case Crossing::kSplit:
