@@ -68,7 +68,8 @@ class Agent {
   void worker_is_stuck(pid_t pid);
   void teardown_is_overdue(int local_rank);
   void guardian_died();
-  void job_stands_still(const rendezvous::Verdict& verdict, bool is_new);
+  void job_stands_still(const rendezvous::Verdict& verdict);
+  void end_hung_worker(const rendezvous::Verdict& verdict);
 
   void perform(const Actions& actions);
   void perform(const RequestRound& action);
@@ -137,8 +138,8 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
            .folder = [this] { return workers_.scratch_folder(); },
            .has_ended_well = [this](int rank) { return lifecycle_.has_ended_well(rank); }},
           {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
-           .alarm = [this](const rendezvous::Verdict& verdict,
-                           bool is_new) { job_stands_still(verdict, is_new); },
+           .alarm = [this](const rendezvous::Verdict& verdict) { job_stands_still(verdict); },
+           .act = [this](const rendezvous::Verdict& verdict) { end_hung_worker(verdict); },
            .went_on = [this](std::chrono::nanoseconds length) { reporter_.went_on(length); }}) {
   consoles_.take_log();
 }
@@ -295,16 +296,16 @@ void Agent::guardian_died() {
   loop_.stop();
 }
 
-// A rank is ended before the details are kept: their folder may lie on the disk that hangs.
-void Agent::job_stands_still(const rendezvous::Verdict& verdict, bool is_new) {
-  const std::string folder = is_new ? reporter_.stands_still(verdict) : "";
-  const bool acts = config_.on_hang == OnHang::kRestart || config_.on_hang == OnHang::kEnd;
-  if (acts && verdict.may_be_acted_on() && lifecycle_.phase() == Phase::kRunning) {
-    first_sign_ = now();
-    if (config_.on_hang == OnHang::kEnd) lifecycle_.restarts_are_pointless();
-    standstills_.end_worker(verdict);
-  }
+void Agent::job_stands_still(const rendezvous::Verdict& verdict) {
+  const std::string folder = reporter_.stands_still(verdict);
   if (!folder.empty()) standstills_.keep_details(folder, verdict.sentence);
+}
+
+void Agent::end_hung_worker(const rendezvous::Verdict& verdict) {
+  if (lifecycle_.phase() != Phase::kRunning) return;
+  first_sign_ = now();
+  if (config_.on_hang == OnHang::kEnd) lifecycle_.restarts_are_pointless();
+  standstills_.end_worker(verdict);
 }
 
 // ---- what to do about it ----
@@ -360,7 +361,8 @@ void Agent::start_workers() {
     standstills_.attempt_begins({.round = round.number,
                                  .workers = config_.worker_count,
                                  .first_rank = lifecycle_.seat().first_rank,
-                                 .hostname = hostname_});
+                                 .hostname = hostname_,
+                                 .acts = config_.on_hang != OnHang::kReport});
 }
 
 // Starts one worker. If not even a process can be made for it, the lifecycle is told that this

@@ -36,6 +36,7 @@ struct WorkerPage {
   // The number of the last question to the witness, a thread of the worker that says where it is.
   // It sleeps on the lower half of this word (futex(2)). And the pid of the process that has one.
   std::atomic<std::uint64_t> asked;
+  // kNoWitness: none is wanted.
   std::atomic<std::uint64_t> witness;
   // A robust lock (pthread_mutexattr_setrobust(3)) that the worker's main thread takes and never
   // gives back. The kernel does, when the worker dies.
@@ -48,6 +49,8 @@ struct WorkerPage {
     return reinterpret_cast<std::atomic<std::uint32_t>*>(&lock);
   }
 };
+
+inline constexpr std::uint64_t kNoWitness = ~std::uint64_t{0};
 
 inline constexpr std::size_t kWorkerPageBytes = 128;
 static_assert(sizeof(WorkerPage) == kWorkerPageBytes);

@@ -277,6 +277,7 @@ std::optional<WorkerExit> Children::coming_failure(int local_rank) const {
   return WorkerExit{.local_rank = local_rank,
                     .pid = pid,
                     .exit_code = exit_code_of(status),
+                    .ended_for = workers_.at(pid).ended_for,
                     .dumped_core = has_dumped_core(status)};
 }
 

@@ -297,9 +297,9 @@ std::string Reporter::stands_still(const rendezvous::Verdict& verdict) {
   const int attempt = attempt_of(sources_.lifecycle.round());
   if (standstills_.first != attempt) standstills_ = {attempt, 0};
   const int number = standstills_.second++;
-  const std::string folder = log_folder_.empty() ? ""
-                                                 : fmt::format("{}/attempt_{}/standstill_{}",
-                                                               log_folder_, attempt, number);
+  std::string folder = log_folder_.empty() ? ""
+                                           : fmt::format("{}/attempt_{}/standstill_{}", log_folder_,
+                                                         attempt, number);
   say(fmt::format("{}: the job stands still: {}{}\n", sources_.config.called,
                   shown_text(verdict.sentence), folder.empty() ? "" : "; details in " + folder));
   return folder;

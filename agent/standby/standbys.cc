@@ -153,6 +153,7 @@ Result<void> Standbys::make_files() {
                         return write_file(scratch_ + file.first, file.second);
                       })))
     return Error(ErrorCode::kSystem, "write the Python hook into " + path);
+  if (config_.on_hang == OnHang::kOff) pages->forbid_witnesses();
   pages_.emplace(std::move(*pages));
   return {};
 }

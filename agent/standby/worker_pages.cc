@@ -84,7 +84,7 @@ void WorkerPages::begin(int local_rank, bool keeps_notes) {
   page.last_step = 0;
   page.first_step = 0;
   page.first_line = 0;
-  page.witness = 0;
+  page.witness = witness_;
   if (keeps_notes) return;
   page.notes_size = 0;
   page.parks = 0;

@@ -30,6 +30,8 @@ class WorkerPages {
   std::uint64_t ask_witness(int local_rank) const;
   // Before a worker starts: nothing is done yet. A standby keeps what its predecessor has noted.
   void begin(int local_rank, bool keeps_notes);
+  // Workers start no witness.
+  void forbid_witnesses() { witness_ = kNoWitness; }
 
  private:
   struct Unmap {
@@ -42,6 +44,7 @@ class WorkerPages {
 
   WorkerPage& at(int local_rank) const;
 
+  std::uint64_t witness_ = 0;  // WorkerPage::witness of a worker that starts
   std::string path_;
   int worker_count_;
   std::unique_ptr<void, Unmap> memory_;

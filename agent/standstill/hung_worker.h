@@ -1,5 +1,5 @@
-// Ends a worker that stands still: SIGABRT first, so that it can say where it is, and SIGKILL a
-// little later. Loop's thread; owned by Agent.
+// Ends a worker that stands still. SIGABRT comes first, so that it can say where it is, and SIGKILL
+// a little later. Loop's thread; owned by Standstills.
 #pragma once
 
 #include <sys/types.h>

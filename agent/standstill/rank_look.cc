@@ -61,6 +61,12 @@ bool is_in_kernel(const ProcessLook& first, const ProcessLook& second) {
   return first.state == 'D' && second.state == 'D' && first.wait_channel == second.wait_channel;
 }
 
+// It waits for other ranks in a call that no group knows: new_group(), monitored_barrier().
+bool waits_unseen(const RankLook& look) {
+  return look.answer && !look.answer->inside.empty() &&
+         std::ranges::none_of(look.answer->groups, &GroupPosition::is_waiting);
+}
+
 Activity activity_of(const RankLook& first, const RankLook& second, bool works) {
   if (second.has_ended_well) return Activity::kEnded;
   if (is_debugged(second)) return Activity::kTraced;
@@ -69,6 +75,7 @@ Activity activity_of(const RankLook& first, const RankLook& second, bool works) 
   if (works) return Activity::kBusy;
   if (is_in_kernel(first.process, second.process)) return Activity::kInKernel;
   if (!second.has_witness) return Activity::kUnknown;
+  if (waits_unseen(second)) return Activity::kUnknown;
   if (second.answer) return Activity::kIdle;
   // One answer shows that its interpreter runs. The host may be too busy for another one.
   return first.answer ? Activity::kUnknown : Activity::kSilent;
@@ -105,6 +112,8 @@ rendezvous::RankEvidence evidence_of(const RankLook& first, const RankLook& seco
                                     .place = second.answer ? place_in(second.answer->stack) : "",
                                     .steps = static_cast<std::int64_t>(second.steps),
                                     .groups = groups_of(first, second)};
+  if (evidence.activity == Activity::kUnknown && waits_unseen(second))
+    evidence.detail = second.answer->inside;
   if (evidence.activity == Activity::kInKernel) evidence.detail = second.process.wait_channel;
   return evidence;
 }

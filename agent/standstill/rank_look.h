@@ -14,7 +14,8 @@ namespace ddprun::agent {
 // A worker and the processes below it, at one moment.
 struct ProcessLook {
   char state = '?';  // of the worker, as in ProcessStat
-  // CPU time of all of them, also of those that have ended, and the bytes that their calls have read and written.
+  // CPU time of all of them, also of those that have ended. And the bytes that their calls have
+  // read and written.
   std::chrono::milliseconds cpu{0};
   std::uint64_t bytes = 0;
   std::int64_t major_faults = 0;  // pages that they had to read from a disk

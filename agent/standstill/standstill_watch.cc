@@ -16,11 +16,12 @@ bool can_be_judged(const WorkerSight& sight) {
   return sight.lives && (sight.has_witness || sight.steps > 0);
 }
 
-// How long a job is quiet before a verdict that is not certain is believed.
-std::chrono::seconds patience_for(rendezvous::VerdictKind kind) {
-  const bool may_wait_unseen =
-      kind == rendezvous::VerdictKind::kNothingDone || kind == rendezvous::VerdictKind::kHeld;
-  return may_wait_unseen ? StandstillWatch::kQuietTogether : StandstillWatch::kShortest;
+// How long a job is quiet before a verdict that is seen twice is believed.
+std::chrono::seconds patience_for(const rendezvous::Verdict& verdict) {
+  const bool may_wait_unseen = verdict.kind == rendezvous::VerdictKind::kNothingDone ||
+                               verdict.kind == rendezvous::VerdictKind::kHeld;
+  return may_wait_unseen && !verdict.is_certain ? StandstillWatch::kQuietTogether
+                                                : StandstillWatch::kShortest;
 }
 
 }  // namespace
@@ -101,6 +102,22 @@ void StandstillWatch::look_whether_it_went_on() {
   quiet_since_.reset();
 }
 
+// Without steps only the numbers of the calls tell that a job goes on, and the verdict has them.
+bool StandstillWatch::counts_steps() const {
+  return std::ranges::any_of(workers_, [](const Worker& worker) { return worker.steps > 0; });
+}
+
+bool StandstillWatch::may_act(const rendezvous::Verdict& verdict, Time now) {
+  if (!verdict.may_be_acted_on() || !is_second_) return false;
+  std::chrono::nanoseconds patience = kShortest;
+  if (acted_ > 0) patience = kQuietAgain * (1 << std::min(acted_ - 1, 10));
+  const bool is_quiet = std::ranges::all_of(workers_, [&](const Worker& worker) {
+    return !worker.is_judged || now - worker.quiet_since >= patience;
+  });
+  if (is_quiet) ++acted_;
+  return is_quiet;
+}
+
 // A worker that is quiet has as long again before the next look.
 StandstillWatch::Belief StandstillWatch::verdict_came(const rendezvous::Verdict& verdict,
                                                       Time now) {
@@ -108,9 +125,9 @@ StandstillWatch::Belief StandstillWatch::verdict_came(const rendezvous::Verdict&
   for (Worker& worker : workers_)
     if (now - worker.quiet_since >= kShortest) worker.look_after = 2 * (now - worker.quiet_since);
   if (!verdict.is_alarm()) return Belief::kNone;
-  const bool is_second = std::exchange(seen_once_, verdict.sentence) == verdict.sentence;
-  const bool is_believed =
-      verdict.is_certain || (is_second && quiet_for(now) >= patience_for(verdict.kind));
+  is_second_ = std::exchange(seen_once_, verdict.sentence) == verdict.sentence;
+  const bool is_sure = verdict.is_certain && counts_steps();
+  const bool is_believed = is_sure || (is_second_ && quiet_for(now) >= patience_for(verdict));
   if (told_ == verdict.sentence) return is_believed ? Belief::kKnown : Belief::kNone;
   if (!is_believed) return Belief::kLookAgain;
   if (!quiet_since_ && quiet_for(now) >= kShortest) quiet_since_ = now - quiet_for(now);

@@ -37,6 +37,8 @@ class StandstillWatch {
   static constexpr double kIdleCpu = 0.02;
   // Ranks of which none waits in a call may wait for something that nobody sees, as long as this.
   static constexpr std::chrono::seconds kQuietTogether{60};
+  // So long the job is quiet before a rank is ended once more, and then twice as long each time.
+  static constexpr std::chrono::seconds kQuietAgain{60};
   // All nodes have answered by then, or the host of the rendezvous is another one.
   static constexpr std::chrono::seconds kVerdictLimit{40};
 
@@ -46,12 +48,16 @@ class StandstillWatch {
   // Returns whether the nodes should look. It is then quiet until verdict_came().
   bool looked(const std::vector<WorkerSight>& workers, Time now);
 
-  // What a verdict is to people. kLookAgain: an alarm that is not certain, seen for the first time.
-  // kKnown: an alarm that they heard already.
+  // The worth of a verdict to people. kLookAgain: an alarm that is not certain, seen for the first
+  // time. kKnown: an alarm that they heard already.
   enum class Belief { kNone, kLookAgain, kKnown, kNew };
 
   // The verdict on a suspicion, whoever had it.
   Belief verdict_came(const rendezvous::Verdict& verdict, Time now);
+  // Whether a rank may be ended for a verdict that is believed. It was seen twice, and no worker of
+  // this node has moved meanwhile. After each time that one was ended the job has longer: it may
+  // have gone on by itself.
+  bool may_act(const rendezvous::Verdict& verdict, Time now);
   // The caller asks for another look at once.
   void suspects_again(Time now) { suspected_ = now; }
 
@@ -74,13 +80,16 @@ class StandstillWatch {
   void look_whether_it_went_on();
   std::chrono::nanoseconds bound(const Worker& worker) const;
   std::chrono::nanoseconds quiet_for(Time now) const;
+  bool counts_steps() const;
 
   std::vector<Worker> workers_;
   Time looked_{};
   std::deque<std::chrono::nanoseconds> gaps_;  // between steps, means of the last looks
   std::chrono::nanoseconds learned_{0};        // a phase so long was no standstill
   std::optional<Time> suspected_;              // no verdict has come since
-  std::string seen_once_;                      // the last verdict that is not certain
+  std::string seen_once_;                      // the last verdict, if it is an alarm
+  bool is_second_ = false;                     // it was the same as the one before
+  int acted_ = 0;                              // times that a rank was ended, in all attempts
   std::string told_;                           // the last that people heard
   // People heard of a standstill: since when it was quiet, and when they heard.
   std::optional<Time> quiet_since_;

@@ -19,7 +19,7 @@ namespace {
 // steady_clock is CLOCK_MONOTONIC, which the pages tell.
 Time moment(std::uint64_t ns) { return Time(std::chrono::nanoseconds(ns)); }
 
-// What a look itself and the wait for the verdict may cost a worker.
+// The look itself, and the wait for the verdict, may cost a worker so much.
 constexpr std::chrono::milliseconds kStillCpu{500};
 
 std::string read_text(const std::string& path) {
@@ -82,6 +82,7 @@ WorkerSight Standstills::sight_of(int local_rank) const {
 
 void Standstills::watch() {
   std::vector<WorkerSight> sights;
+  sights.reserve(looks_.size());
   for (int rank = 0; rank < std::ssize(looks_); ++rank) sights.push_back(sight_of(rank));
   const bool suspects = watch_.looked(sights, now());
   watch_alarm_.set(now() + StandstillWatch::kEvery);
@@ -102,19 +103,18 @@ void Standstills::hear(const rendezvous::HostMessage& message) {
   if (told != nullptr && told->round == attempt_.round) verdict_came(told->verdict);
 }
 
-// An alarm that is not certain must be seen twice: all look once more at once.
+// All look once more at once where an alarm is not certain, and where one is to be acted on.
 void Standstills::verdict_came(const rendezvous::Verdict& verdict) {
-  switch (watch_.verdict_came(verdict, now())) {
-    case StandstillWatch::Belief::kNone:
-      return;
-    case StandstillWatch::Belief::kLookAgain:
-      watch_.suspects_again(now());
-      return suspect();
-    case StandstillWatch::Belief::kKnown:
-      return handlers_.alarm(verdict, false);
-    case StandstillWatch::Belief::kNew:
-      return handlers_.alarm(verdict, true);
-  }
+  using Belief = StandstillWatch::Belief;
+  const Belief belief = watch_.verdict_came(verdict, now());
+  if (belief == Belief::kNone) return;
+  if (belief == Belief::kNew) handlers_.alarm(verdict);
+  const bool is_believed = belief != Belief::kLookAgain;
+  if (is_believed && attempt_.acts && watch_.may_act(verdict, now())) return handlers_.act(verdict);
+  const bool wants_another = belief == Belief::kNew && attempt_.acts && verdict.may_be_acted_on();
+  if (is_believed && !wants_another) return;
+  watch_.suspects_again(now());
+  suspect();
 }
 
 // Some seconds have passed since the look. A rank that has moved meanwhile is not ended.
@@ -193,9 +193,10 @@ void Standstills::read_answers(RankLook WorkerLooks::*look) {
   }
 }
 
+// One that has not answered for so long will not.
 bool Standstills::lacks_answers() const {
   return std::ranges::any_of(looks_, [](const WorkerLooks& worker) {
-    return worker.question != 0 && !worker.second.answer;
+    return worker.first.answer && !worker.second.answer;
   });
 }
 

@@ -37,6 +37,7 @@ class Standstills {
     int workers = 0;
     int first_rank = 0;  // of local rank 0
     std::string hostname{};
+    bool acts = false;  // a rank is ended for a verdict
   };
   struct Workers {
     std::function<const WorkerPages*()> pages;  // null: there are none
@@ -45,8 +46,8 @@ class Standstills {
   };
   struct Handlers {
     std::function<rendezvous::Session*()> session;
-    // Whether it was not said before: then people should hear of it.
-    std::function<void(const rendezvous::Verdict&, bool is_new)> alarm;
+    std::function<void(const rendezvous::Verdict&)> alarm;  // people should hear of it
+    std::function<void(const rendezvous::Verdict&)> act;    // a rank may be ended for it
     std::function<void(std::chrono::nanoseconds)> went_on;  // after an alarm; so long
   };
 

@@ -71,6 +71,7 @@ std::optional<WitnessAnswer> parse_witness_answer(std::string_view text) {
     if (kind == "end") return answer;
     if (kind == "frame" && answer.stack.size() < kMostFrames)
       answer.stack.push_back(parse_frame(fields));
+    if (kind == "inside") answer.inside = cut(next(fields, '\t'));
     if (kind == "group" && answer.groups.size() < kMostParsedGroups)
       answer.groups.push_back(parse_group(fields));
   }

@@ -27,6 +27,7 @@ struct WitnessFrame {
 
 struct WitnessAnswer {
   std::vector<WitnessFrame> stack;  // the innermost frame first
+  std::string inside{};  // the outermost function of torch.distributed that it is in; empty: none
   std::vector<rendezvous::GroupPosition> groups;
 
   bool operator==(const WitnessAnswer&) const = default;

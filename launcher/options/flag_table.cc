@@ -96,7 +96,7 @@ constexpr std::array kTable = {
   Flag{FlagId::kTeardownTimeout, "teardown-timeout", 0, kValue, kOwn, kPet, "15", "S",
        "a worker that recorded an error and lives on fails then; 0: off"},
   Flag{FlagId::kOnHang, "on-hang", 0, kValue, kOwn, kPet, "report", "report|restart|end|off",
-       "what follows if ranks stand still: say who and where, or act on it"},
+       "if ranks stand still: say who and where, or act on it"},
   Flag{FlagId::kStandby, "standby", 0, kValue, kOwn, kPet, "auto", "auto|0|1",
        "workers that wait for a restart; 1: also if memory is short"},
   Flag{FlagId::kPythonHook, "python-hook", 0, kValue, kOwn, kPet, "1", "0|1",

@@ -114,8 +114,8 @@ class Standstill {
     }
   }
 
-  // A member that has not come to the call is waited for. Of a rank with many groups not all are
-  // known.
+  // A member that has not come to the call is waited for. A rank with many groups has not told all
+  // of them.
   void look_who_is_missing(const std::string& group, const FarthestCall& call) {
     const auto look = [&](int rank) {
       if (!is_of_the_world(rank)) return;
@@ -168,7 +168,12 @@ std::string call_text(const GroupPosition& call) {
                      call.shapes.empty() ? "" : " (" + call.shapes + ")");
 }
 
-std::string at(const RankEvidence& rank) { return rank.place.empty() ? "" : " at " + rank.place; }
+// `before` comes before a text that is there.
+std::string with(const char* before, const std::string& text) {
+  return text.empty() ? "" : before + text;
+}
+
+std::string at(const RankEvidence& rank) { return with(" at ", rank.place); }
 
 // "rank 2", "ranks 2, 4-7"
 std::string named(const Ranks& ranks) {
@@ -208,6 +213,7 @@ std::vector<Ranks> by_call(const Ranks& waiting) {
   std::map<CallKey, Ranks> groups;
   for (const RankEvidence* const rank : waiting) groups[key_of(*wait_of(*rank))].push_back(rank);
   std::vector<Ranks> sorted;
+  sorted.reserve(groups.size());
   for (auto& [key, ranks] : groups) sorted.push_back(std::move(ranks));
   std::ranges::stable_sort(sorted, std::greater{}, &Ranks::size);
   return sorted;
@@ -228,25 +234,25 @@ std::string waits_text(const Ranks& waiting) {
 std::string what_it_does(const Ranks& blamed, VerdictKind kind) {
   const RankEvidence& first = *blamed.front();
   const bool is_one = blamed.size() == 1;
-  const char* const verb = is_one ? "is" : "are";
+  const char* const is = is_one ? "is" : "are";
+  const char* const does = is_one ? "does" : "do";
   switch (kind) {
     case VerdictKind::kNothingDone:
-      return fmt::format("{} nothing{}{}", is_one ? "does" : "do", at(first), last_call(first));
+      return fmt::format("{} nothing{}{}", does, at(first), last_call(first));
     case VerdictKind::kHeld:
       return fmt::format("{} nothing, and no Python runs in it: a call holds the interpreter{}",
-                         is_one ? "does" : "do", last_call(first));
+                         does, last_call(first));
     case VerdictKind::kStopped:
-      return first.activity == Activity::kFrozen
-                 ? fmt::format("{} frozen: the cgroup was frozen from outside", verb)
-                 : fmt::format("{} stopped: it got SIGSTOP or SIGTSTP from outside", verb);
+      return fmt::format("{} {} from outside", is,
+                         first.activity == Activity::kFrozen
+                             ? "frozen: the cgroup was frozen"
+                             : "stopped: it got SIGSTOP or SIGTSTP");
     case VerdictKind::kInKernel:
-      return fmt::format("{} stuck in the kernel{}{}", verb,
-                         first.detail.empty() ? "" : " in " + first.detail, at(first));
+      return fmt::format("{} stuck in the kernel{}{}", is, with(" in ", first.detail), at(first));
     case VerdictKind::kMissing:
-      return fmt::format("{} ended{}", is_one ? "has" : "have", last_call(first));
+      return (is_one ? "has ended" : "have ended") + last_call(first);
     case VerdictKind::kBusy:
-      return fmt::format("{}{}{}", is_one ? "works" : "work",
-                         first.detail.empty() ? "" : ": " + first.detail, at(first));
+      return (is_one ? "works" : "work") + with(": ", first.detail) + at(first);
     case VerdictKind::kNone:
     case VerdictKind::kDesynchronised:
     case VerdictKind::kAllWait:
@@ -325,17 +331,41 @@ Verdict blame(const Standstill& all, const Ranks& candidates) {
   return {};
 }
 
-// Nobody waits in a call. A stopped process is one for sure; and if all do nothing, that is odd.
+bool waits_unseen(const RankEvidence* rank) {
+  return rank->activity == Activity::kUnknown && !rank->detail.empty();
+}
+
+bool does_nothing(const RankEvidence* rank) {
+  return rank->activity == Activity::kIdle || rank->activity == Activity::kSilent;
+}
+
+// "; rank 0 waits in new_group"
+Verdict blame_beside_unseen_waits(const Standstill& all, const Ranks& blamed, Ranks known) {
+  std::erase_if(known, [](const RankEvidence* rank) { return !waits_unseen(rank); });
+  Verdict verdict = blame(all, blamed);
+  if (!known.empty())
+    verdict.sentence += fmt::format("; {} wait{} in {}", named(known), known.size() == 1 ? "s" : "",
+                                    known.front()->detail);
+  return verdict;
+}
+
+// Nobody is seen to wait. A stopped process is one for sure; and if all that have made a group do
+// nothing, that is odd.
 Verdict judge_without_waits(const Standstill& all) {
   const Ranks known = all.known();
   for (const VerdictKind kind : {VerdictKind::kStopped, VerdictKind::kInKernel})
     if (const Ranks blamed = of_kind(known, kind); !blamed.empty()) return blame(all, blamed);
   const Ranks busy = of_kind(known, VerdictKind::kBusy);
   if (!busy.empty()) return blame(all, busy);
-  const bool is_still = std::ranges::all_of(known, [](const RankEvidence* rank) {
-    return rank->activity == Activity::kIdle || rank->activity == Activity::kSilent;
+  Ranks idle = known;
+  std::erase_if(idle, [](const RankEvidence* rank) { return !does_nothing(rank); });
+  const bool is_still = std::ranges::all_of(
+      known, [](const RankEvidence* rank) { return does_nothing(rank) || waits_unseen(rank); });
+  const bool has_groups = std::ranges::any_of(known, [](const RankEvidence* rank) {
+    return !rank->groups.empty() || rank->steps > 0 || waits_unseen(rank);
   });
-  return is_still && !known.empty() && all.is_complete() ? blame(all, known) : Verdict{};
+  if (!is_still || !has_groups || idle.empty() || !all.is_complete()) return {};
+  return blame_beside_unseen_waits(all, idle, known);
 }
 
 // "rank 1 waits in barrier #50 at f (a.py:3), the others in all_reduce #50 at g (a.py:9)"
@@ -408,7 +438,7 @@ bool is_mismatch(const Ranks& waiting) {
   });
 }
 
-// A call that is under way need not be what its rank waits in: a rank that works may yet come.
+// A rank need not wait in the call that is under way. One that works may yet come.
 Verdict judge_waits(const Standstill& all) {
   const Ranks awaited = all.awaited();
   if (!awaited.empty()) return blame(all, awaited);
@@ -445,7 +475,7 @@ bool Verdict::may_be_acted_on() const {
   return is_certain && is_hang && rank_to_end >= 0;
 }
 
-Verdict judge(std::vector<RankEvidence> evidence, int world_size) {
+Verdict judge(const std::vector<RankEvidence>& evidence, int world_size) {
   const Standstill all(evidence, world_size);
   return all.waiting().empty() ? judge_without_waits(all) : judge_waits(all);
 }

@@ -56,8 +56,10 @@ struct RankEvidence {
   int rank = 0;  // global
   std::string hostname{};
   Activity activity = Activity::kUnknown;
-  std::string detail{};  // what kept it busy, or where in the kernel it is
-  std::string place{};   // the innermost line of the user's own: "train (hang.py:18)"
+  // With kBusy its work, with kInKernel its place there. With kUnknown the function in which it
+  // waits for other ranks.
+  std::string detail{};
+  std::string place{};  // the innermost line of the user's own: "train (hang.py:18)"
   std::int64_t steps = 0;
   std::vector<GroupPosition> groups{};
 
@@ -95,6 +97,6 @@ struct Verdict {
 
 // The verdict on a round of `world_size` ranks. `evidence`: at most one of each rank, in any order;
 // of some ranks there may be none. A rank that others wait for is blamed, never one that waits.
-Verdict judge(std::vector<RankEvidence> evidence, int world_size);
+Verdict judge(const std::vector<RankEvidence>& evidence, int world_size);
 
 }  // namespace ddprun::rendezvous

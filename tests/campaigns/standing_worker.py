@@ -2,6 +2,7 @@
 
 standing_worker.py KIND FILE: the last rank is to blame where one is. Each rank appends one line to
 FILE when it has done its last step before that. KINDS says what a verdict must say of each kind.
+A rank that ends is none of them: Gloo's connections break then, and the others fail at once.
 """
 
 import ctypes
@@ -24,7 +25,6 @@ KINDS = {
     "barrier": r"rank {rank}( on \S+)? waits? in barrier #|in barrier #\d+ at",
     "more": r"wait",
     "order": r"of group \d+",
-    "ended": r"rank {rank}( on \S+)? has ended",
     "stopped": r"rank {rank}( on \S+)? is stopped",
     "held": r"rank {rank}( on \S+)? does nothing, and no Python runs in it",
     "receive": r"rank {rank}( on \S+)? does nothing|recv",
@@ -65,8 +65,6 @@ def stand_still(kind, torch, dist, rank, groups):
     elif kind == "order":
         for group in groups[::-1] if guilty else groups:
             dist.barrier(group)
-    elif kind == "ended" and guilty:
-        os._exit(0)
     elif kind == "stopped" and guilty:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "held" and guilty:

@@ -151,7 +151,7 @@ class Standstill(LoggedTest):
 
     def test_a_restart_ends_the_rank_to_blame_alone(self):
         job = self.begin("nothing", "--on-hang=restart", "--max-restarts=1")
-        code, _, err = job.finish()
+        code, _, err = job.finish(2 * VERDICT_S)
         self.assertEqual(code, 0, err)
         self.assertIn("rank 1", err)
         self.assertIn(f"stood still: rank 1 does nothing at wait (nothing.py:{WAIT_LINE})", err)
@@ -159,7 +159,7 @@ class Standstill(LoggedTest):
 
     def test_an_end_is_one_although_restarts_are_left(self):
         job = self.begin("held", "--on-hang=end", "--max-restarts=3")
-        code, _, err = job.finish()
+        code, _, err = job.finish(2 * VERDICT_S)
         self.assertEqual(code, 1, err)
         self.assertIn("stood still: rank 1 does nothing, and no Python runs in it", self.cause(err))
 

@@ -3,6 +3,13 @@ Then it writes where the main thread is, and which collectives it has called. si
 starts it. It imports nothing, since imports are noted: all that it needs comes with torch."""
 
 
+# For people: the fields of the lines below.
+HEAD = (
+    "# frame\town or not\tfunction\tfile\tline",
+    "# group\tname\tranks, * for all\tlast call\tlast completed\tnow in\toperation\tshapes",
+)
+
+
 class Witness:
     FUTEX = {"x86_64": 202, "aarch64": 98}  # the system call's number
 
@@ -34,7 +41,7 @@ class Witness:
                 pass
 
     def answer(self, number):
-        lines = [*self.stack(), *self.partner(), *self.groups_or_why(), "end"]
+        lines = [*HEAD, *self.stack(), *self.partner(), *self.groups_or_why(), "end"]
         with open(f"{self.path}.new", "w", errors="replace") as file:
             file.write("\n".join(lines) + "\n")
         os.rename(f"{self.path}.new", f"{self.path}.{number}")
@@ -66,6 +73,8 @@ class Witness:
             if frame is None:
                 return
             code = frame.f_code
+            if code.co_filename.endswith("torch/distributed/distributed_c10d.py"):
+                yield line("inside", code.co_name)
             shared = code.co_filename.startswith((*self.shared, "<frozen"))
             yield line("frame", "-" if shared else "own", code.co_name, code.co_filename,
                        frame.f_lineno or 0)
@@ -85,7 +94,8 @@ class Witness:
         with open(f"{self.path}.trace", "wb") as file:
             file.write(max(dumps, key=len, default=b""))
         entries = [
-            entry for dump in dumps for entry in sys.modules["pickle"].loads(dump).get("entries", [])
+            entry
+            for dump in dumps for entry in sys.modules["pickle"].loads(dump).get("entries", [])
         ]
         ranks = {
             world.pg_names[group]: ",".join(map(str, members))
@@ -143,6 +153,8 @@ def line(*fields):
 
 def begin(hook):
     import _thread
+    if hook.words[hook.WITNESS]:
+        return  # none is wanted
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return  # the stack of a thread that runs cannot be walked
     witness = Witness(hook)

@@ -112,6 +112,15 @@ TEST(RankLook, WaitsInACallThatWasThereAtBothLooks) {
   EXPECT_FALSE(evidence(first, second).groups.at(0).is_waiting());
 }
 
+TEST(RankLook, WaitsUnseenInsideOfTorch) {
+  RankLook look = still();
+  look.answer->inside = "new_group";
+  EXPECT_EQ(evidence(look, look).activity, Activity::kUnknown);
+  EXPECT_EQ(evidence(look, look).detail, "new_group");
+  look.answer->groups = {waits_in(51)};
+  EXPECT_EQ(evidence(look, look).activity, Activity::kIdle);
+}
+
 TEST(RankLook, KeepsTheGroupsThatMatter) {
   RankLook look = still();
   for (int i = 0; i < 10; ++i)
@@ -125,10 +134,12 @@ TEST(RankLook, KeepsTheGroupsThatMatter) {
 
 TEST(WitnessAnswer, ReadsStackAndGroups) {
   const auto answer = parse_witness_answer(
+      "# frame\town\ninside\tbarrier\ninside\tall\n"
       "frame\t-\twait\t/usr/lib/python3/c.py\t7\nframe\town\ttrain\t/home/me/hang.py\t18\n"
       "group\t0\t*\t51\t50\t51\tall_reduce\t3x4\ngroup\t2\t0,3\t7\t7\t7\tbarrier\t\nend\n");
   ASSERT_TRUE(answer);
   EXPECT_EQ(place_in(answer->stack), "train (hang.py:18)");
+  EXPECT_EQ(answer->inside, "all");
   ASSERT_EQ(answer->groups.size(), 2U);
   EXPECT_EQ(answer->groups[0].operation, "all_reduce");
   EXPECT_EQ(answer->groups[0].shapes, "3x4");

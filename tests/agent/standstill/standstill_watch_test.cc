@@ -143,6 +143,45 @@ TEST(StandstillWatch, AsksForASecondLookUntilPeopleHaveHeard) {
   EXPECT_EQ(node.believes(VerdictKind::kAllWait, true), Belief::kKnown);
 }
 
+TEST(StandstillWatch, BelievesASecondVerdictOnAJobWithoutSteps) {
+  Node node;
+  ASSERT_EQ(node.quiet_until_suspicion(), 10);
+  EXPECT_EQ(node.believes(VerdictKind::kNothingDone, true, "#3"), Belief::kLookAgain);
+  EXPECT_EQ(node.believes(VerdictKind::kNothingDone, true, "#4"), Belief::kLookAgain);
+  EXPECT_EQ(node.believes(VerdictKind::kNothingDone, true, "#4"), Belief::kNew);
+}
+
+TEST(StandstillWatch, ActsOnWhatIsSeenTwiceAndThenHasMorePatience) {
+  Node node;
+  const Verdict verdict{
+      .kind = VerdictKind::kNothingDone, .is_certain = true, .rank_to_end = 1, .sentence = "s"};
+  for (const int patience : {10, 60, 120}) {
+    node.watch.attempt_begins(node.workers.size(), node.now);
+    node.train(seconds(20), milliseconds(100));
+    const Time began = node.now;
+    node.quiet_until_suspicion();
+    node.watch.verdict_came(verdict, node.now);
+    EXPECT_FALSE(node.watch.may_act(verdict, node.now));
+    node.watch.verdict_came(verdict, node.now);
+    while (!node.watch.may_act(verdict, node.now)) node.look();
+    EXPECT_EQ(node.now - began, seconds(patience));
+  }
+}
+
+TEST(StandstillWatch, DoesNotActWhileAnotherWorkerMoves) {
+  Node node;
+  const Verdict verdict{
+      .kind = VerdictKind::kNothingDone, .is_certain = true, .rank_to_end = 1, .sentence = "s"};
+  node.train(seconds(20), milliseconds(100));
+  for (int i = 0; i < 6; ++i) {
+    node.workers[0].steps += 1;
+    node.workers[0].last_step = node.now + StandstillWatch::kEvery;
+    node.look();
+    node.watch.verdict_came(verdict, node.now);
+    EXPECT_FALSE(node.watch.may_act(verdict, node.now));
+  }
+}
+
 TEST(StandstillWatch, LooksAtEachWorkerThoughAnotherIsAlwaysQuiet) {
   Node node;
   for (int i = 0; i < 40; ++i) {
