@@ -362,7 +362,7 @@ void Agent::start_workers() {
                                  .workers = config_.worker_count,
                                  .first_rank = lifecycle_.seat().first_rank,
                                  .hostname = hostname_,
-                                 .acts = config_.on_hang != OnHang::kReport});
+                                 .acts = ends_ranks(config_.on_hang)});
 }
 
 // Starts one worker. If not even a process can be made for it, the lifecycle is told that this

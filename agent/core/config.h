@@ -182,6 +182,7 @@ enum class SharedImports {
 // The answer to a verdict that ranks stand still (docs/standstill.md). kOff: nobody looks. kRestart
 // and kEnd kill the rank to blame; after kEnd the job ends.
 enum class OnHang { kOff, kReport, kRestart, kEnd };
+inline bool ends_ranks(OnHang mode) { return mode == OnHang::kRestart || mode == OnHang::kEnd; }
 
 struct AgentConfig {
   std::string called = "ddprun";  // the program's name in its own lines

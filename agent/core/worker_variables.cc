@@ -67,8 +67,7 @@ std::vector<std::string> worker_variables(const AgentConfig& config, const rende
   if (round.node_count > 1 && !facts.interface.empty())
     add_variable(env, "GLOO_SOCKET_IFNAME", facts.interface);
   // A rank that stands still gets SIGABRT, and says on stderr where it is.
-  if (config.on_hang == OnHang::kRestart || config.on_hang == OnHang::kEnd)
-    add_variable(env, "PYTHONFAULTHANDLER", "1");
+  if (ends_ranks(config.on_hang)) add_variable(env, "PYTHONFAULTHANDLER", "1");
   return env;
 }
 

@@ -58,12 +58,19 @@ std::optional<ProcessStat> read_process_stat(pid_t pid) {
 }
 
 std::optional<std::int64_t> read_stat_number(pid_t pid, int place) {
+  const std::vector<std::int64_t> found = read_stat_numbers(pid, place, place);
+  return found.empty() ? std::nullopt : std::optional(found.front());
+}
+
+std::vector<std::int64_t> read_stat_numbers(pid_t pid, int first, int last) {
   constexpr int kState = 3;
   std::istringstream fields = behind_the_name(pid);
   std::string skipped;
-  for (int number = kState; number < place; ++number) fields >> skipped;
-  std::int64_t value = 0;
-  return fields >> value ? std::optional(value) : std::nullopt;
+  for (int number = kState; number < first; ++number) fields >> skipped;
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(last - first + 1));
+  for (std::int64_t& number : numbers)
+    if (!(fields >> number)) return {};
+  return numbers;
 }
 
 std::string process_name(pid_t pid) { return first_line_of(pid, "comm"); }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/file_handle.h"
 
@@ -34,6 +35,9 @@ std::optional<ProcessStat> read_process_stat(pid_t pid);
 // A number of that file, by its place as proc_pid_stat(5) counts, from 4 on. Nothing in the same
 // cases.
 std::optional<std::int64_t> read_stat_number(pid_t pid, int place);
+
+// The numbers at these places, both included, by one read. None in the same cases.
+std::vector<std::int64_t> read_stat_numbers(pid_t pid, int first, int last);
 
 // Its comm, at most 15 characters (proc_pid_comm(5)); empty if the process is gone.
 std::string process_name(pid_t pid);

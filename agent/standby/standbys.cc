@@ -317,11 +317,9 @@ bool Standbys::let_go(Standby& standby, const SpawnSpec& worker) {
 
 std::vector<WorkerProgress> Standbys::progress() const {
   std::vector<WorkerProgress> workers;
-  // steady_clock is CLOCK_MONOTONIC, which the pages tell.
-  const auto moment = [](std::uint64_t ns) { return Time(std::chrono::nanoseconds(ns)); };
   for (int rank = 0; pages_ && rank < config_.worker_count; ++rank) {
     const WorkerPage& page = pages_->page(rank);
-    workers.push_back({moment(page.first_line), moment(page.first_step), page.steps});
+    workers.push_back({time_of_page(page.first_line), time_of_page(page.first_step), page.steps});
   }
   return workers;
 }

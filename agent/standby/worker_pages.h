@@ -5,14 +5,20 @@
 // Standbys.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "agent/core/clock.h"
 #include "base/result.h"
 #include "proto/worker_page.h"
 
 namespace ddprun::agent {
+
+// A time that a page tells: steady_clock is CLOCK_MONOTONIC.
+inline Time time_of_page(std::uint64_t ns) { return Time(std::chrono::nanoseconds(ns)); }
 
 class WorkerPages {
  public:

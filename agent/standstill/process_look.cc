@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,20 +15,26 @@
 namespace ddprun::agent {
 namespace {
 
-// Places in /proc/<pid>/stat (proc_pid_stat(5)).
+// Places in /proc/<pid>/stat (proc_pid_stat(5)). Each number follows for the children that have
+// ended and were waited for.
 constexpr int kMajorFaults = 12;
-constexpr int kFaultsOfEnded = 13;
-// User and system time, its own and that of children that have ended and were waited for.
-constexpr int kFirstTime = 14;
+constexpr int kFirstTime = 14;  // user, system, and both of the children
 constexpr int kLastTime = 17;
 
-std::chrono::milliseconds cpu_time(pid_t pid) {
+struct StatSums {
+  std::int64_t major_faults = 0;
+  std::chrono::milliseconds cpu{0};
+};
+
+StatSums stat_sums(pid_t pid) {
   static const std::int64_t ticks = ::sysconf(_SC_CLK_TCK);
   constexpr std::int64_t kMillis = 1000;
-  std::int64_t used = 0;
-  for (int place = kFirstTime; place <= kLastTime; ++place)
-    used += read_stat_number(pid, place).value_or(0);
-  return std::chrono::milliseconds(used * kMillis / ticks);
+  const std::vector<std::int64_t> read = read_stat_numbers(pid, kMajorFaults, kLastTime);
+  if (read.empty()) return {};
+  const auto first_time = read.begin() + (kFirstTime - kMajorFaults);
+  return {.major_faults = std::accumulate(read.begin(), first_time, std::int64_t{0}),
+          .cpu = std::chrono::milliseconds(
+              std::accumulate(first_time, read.end(), std::int64_t{0}) * kMillis / ticks)};
 }
 
 // The number behind `name` in a file of /proc.
@@ -57,17 +65,17 @@ ProcessLook look_at_process(pid_t worker) {
   look.switches = static_cast<std::int64_t>(
       number_behind(read_proc_file(worker, "status"), "\nvoluntary_ctxt_switches:\t"));
   for (const pid_t pid : with_all_below(worker)) {
-    look.cpu += cpu_time(pid);
+    const StatSums sums = stat_sums(pid);
+    look.cpu += sums.cpu;
+    look.major_faults += sums.major_faults;
     look.bytes += bytes_moved(pid);
-    look.major_faults += read_stat_number(pid, kMajorFaults).value_or(0) +
-                         read_stat_number(pid, kFaultsOfEnded).value_or(0);
   }
   return look;
 }
 
 std::chrono::milliseconds cpu_of(pid_t worker) {
   std::chrono::milliseconds sum{0};
-  for (const pid_t pid : with_all_below(worker)) sum += cpu_time(pid);
+  for (const pid_t pid : with_all_below(worker)) sum += stat_sums(pid).cpu;
   return sum;
 }
 

@@ -45,7 +45,8 @@ class StandstillWatch {
   // The workers of a new attempt have started.
   void attempt_begins(std::size_t workers, Time now);
 
-  // Returns whether the nodes should look. It is then quiet until verdict_came().
+  // Returns whether the nodes should look. Then it answers false until verdict_came(), or for
+  // kVerdictLimit.
   bool looked(const std::vector<WorkerSight>& workers, Time now);
 
   // The worth of a verdict to people. kLookAgain: an alarm that is not certain, seen for the first

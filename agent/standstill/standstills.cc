@@ -1,8 +1,6 @@
 #include "agent/standstill/standstills.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -15,9 +13,6 @@
 
 namespace ddprun::agent {
 namespace {
-
-// steady_clock is CLOCK_MONOTONIC, which the pages tell.
-Time moment(std::uint64_t ns) { return Time(std::chrono::nanoseconds(ns)); }
 
 // The look itself, and the wait for the verdict, may cost a worker so much.
 constexpr std::chrono::milliseconds kStillCpu{500};
@@ -75,7 +70,7 @@ WorkerSight Standstills::sight_of(int local_rank) const {
   WorkerSight sight{.lives = pid != 0,
                     .has_witness = has_witness(local_rank),
                     .steps = page.steps,
-                    .last_step = page.last_step == 0 ? Time{} : moment(page.last_step)};
+                    .last_step = time_of_page(page.last_step)};
   if (sight.has_witness && sight.steps == 0) sight.cpu = cpu_of(pid);
   return sight;
 }
@@ -217,10 +212,10 @@ std::string Standstills::answer_path(int local_rank, std::uint64_t question) con
   return fmt::format("{}/witness_{}.{}", workers_.folder(), local_rank, question);
 }
 
-bool Standstills::keep_details(const std::string& folder, const std::string& sentence) const {
+void Standstills::keep_details(const std::string& folder, const std::string& sentence) const {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
-  if (failed) return false;
+  if (failed) return;
   for (int rank = 0; rank < std::ssize(looks_); ++rank) {
     const std::uint64_t question = looks_[static_cast<std::size_t>(rank)].question;
     if (question == 0) continue;
@@ -231,7 +226,6 @@ bool Standstills::keep_details(const std::string& folder, const std::string& sen
   }
   std::ofstream verdict(folder + "/verdict.txt");
   verdict << sentence << "\n";
-  return verdict.good();
 }
 
 }  // namespace ddprun::agent

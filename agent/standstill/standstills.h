@@ -69,9 +69,8 @@ class Standstills {
   // Ends the worker that the verdict names, if it is one of this node and still stands.
   void end_worker(const rendezvous::Verdict& verdict);
 
-  // Writes what the last look saw of each worker into `folder`, which is made. Returns whether it
-  // could.
-  bool keep_details(const std::string& folder, const std::string& sentence) const;
+  // Writes what the last look saw of each worker into `folder`, which is made if it can be.
+  void keep_details(const std::string& folder, const std::string& sentence) const;
 
  private:
   struct WorkerLooks {

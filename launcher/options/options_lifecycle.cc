@@ -86,8 +86,7 @@ void read_hangs(ParseContext& context) {
                             : mode == "restart" ? agent::OnHang::kRestart
                             : mode == "end"     ? agent::OnHang::kEnd
                                                 : agent::OnHang::kReport;
-  const bool acts = mode == "restart" || mode == "end";
-  if (acts && !context.options.python_hook)
+  if (agent::ends_ranks(context.options.on_hang) && !context.options.python_hook)
     context.warn_without_effect(FlagId::kOnHang, "with --python-hook=0");
 }
 

@@ -202,7 +202,7 @@ std::string last_call(const RankEvidence& rank) {
              : fmt::format(", last {} #{}", last->operation, last->number);
 }
 
-// Ranks that wait in one call, from one line of the program.
+// Ranks with equal keys wait in one call.
 using CallKey = std::tuple<std::string, std::int64_t, std::string, std::string>;
 CallKey key_of(const GroupPosition& call) {
   return {call.name, call.number, call.operation, call.shapes};

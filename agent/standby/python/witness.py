@@ -10,6 +10,9 @@ HEAD = (
 )
 
 
+C10D = "torch/distributed/distributed_c10d.py"  # of torch's calls of collectives
+
+
 class Witness:
     FUTEX = {"x86_64": 202, "aarch64": 98}  # the system call's number
 
@@ -50,8 +53,8 @@ class Witness:
 
     def partner(self):
         """A send or a receive that blocks, which Gloo does not record. The stack has it."""
-        frame, torch = sys._current_frames().get(self.main), "torch/distributed/distributed_c10d.py"
-        while frame and not frame.f_code.co_filename.endswith(torch):
+        frame = sys._current_frames().get(self.main)
+        while frame and not frame.f_code.co_filename.endswith(C10D):
             frame = frame.f_back
         name = frame.f_code.co_name if frame else ""
         rank = frame.f_locals.get({"recv": "src", "send": "dst"}.get(name)) if frame else None
@@ -73,7 +76,7 @@ class Witness:
             if frame is None:
                 return
             code = frame.f_code
-            if code.co_filename.endswith("torch/distributed/distributed_c10d.py"):
+            if code.co_filename.endswith(C10D):
                 yield line("inside", code.co_name)
             shared = code.co_filename.startswith((*self.shared, "<frozen"))
             yield line("frame", "-" if shared else "own", code.co_name, code.co_filename,
