@@ -138,9 +138,12 @@ void PostMortem::gather_evidence(ReportedWorker& worker) {
     worker.record = text ? parse_error_record(*text) : std::nullopt;
     worker.recorded_at = written_at(worker.error_file);
   }
-  // A SIGKILL of ours needs no explanation. All other signals tell by their name what happened.
+  // A SIGKILL of ours to all needs no explanation. All other signals tell by their name what
+  // happened.
   if (!ended.exit.ended_for.empty())
-    worker.evidence = "ddprun sent it, since the worker " + ended.exit.ended_for;
+    worker.evidence = fmt::format("ddprun {}, since the worker {}",
+                                  ended.exit.exit_code < 0 ? "sent it" : "ended the worker",
+                                  ended.exit.ended_for);
   else if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
     worker.evidence = kills_.explain(ended.exit.pid);
   if (ended.exit.dumped_core)

@@ -160,11 +160,18 @@ std::string attempt_text(const ReportFacts& facts) {
 // Returns whether a line of a worker's text could be taken for one of the report. It stands deeper,
 // then.
 bool looks_like_ours(std::string_view text) {
-  constexpr std::array kOurs{"time  ",     "host  ",     "rank  ",     "exitcode",
-                             "error_file", "run time",   "traceback ", "stderr  ",
-                             "core dump",  "[",          "<",          "Failures:",
-                             "Root Cause", "Stopped by", "---",        "==="};
+  constexpr std::array kOurs{"time  ",     "host  ",     "rank  ",   "exitcode",  "error_file",
+                             "run time",   "traceback ", "stderr  ", "core dump", "memory  ",
+                             "ended  ",    "[",          "<",        "Failures:", "Root Cause",
+                             "Stopped by", "---",        "==="};
   return std::ranges::any_of(kOurs, [&](const char* own) { return text.starts_with(own); });
+}
+
+// Whether the evidence tells who sent the signal that ended the worker. It is then part of the
+// reason.
+bool explains_signal(const ReportedWorker& worker) {
+  const WorkerExit& exit = worker.worker.exit;
+  return exit.exit_code == -SIGKILL || (exit.exit_code < 0 && !exit.ended_for.empty());
 }
 
 // Adds the lines about the root cause. The labels are torchrun's, except "run time".
@@ -182,9 +189,9 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
        worker.error_file.empty() ? 1 : 0});
   lines.push_back({fmt::format("  run time  : {:.3f} s in attempt {}, node rank {}, role {}",
                                ran.count(), attempt_text(facts), facts.node_rank, facts.role)});
-  // A SIGKILL's is part of its reason.
-  if (exit.exit_code != -SIGKILL && !worker.evidence.empty())
-    lines.push_back({fmt::format("  memory    : {}", worker.evidence)});
+  if (!explains_signal(worker) && !worker.evidence.empty())
+    lines.push_back({fmt::format("  {}: {}", exit.ended_for.empty() ? "memory    " : "ended     ",
+                                 worker.evidence)});
   if (!worker.core_dump.empty())
     lines.push_back({fmt::format("  core dump : {}", worker.core_dump)});
   std::string_view label = "  traceback : ";
@@ -254,7 +261,7 @@ std::string reason_of(const ReportedWorker& worker) {
                        hint);
   }
   if (exit.exit_code < 0) {
-    const bool is_explained = exit.exit_code == -SIGKILL && !worker.evidence.empty();
+    const bool is_explained = explains_signal(worker) && !worker.evidence.empty();
     return fmt::format("Signal {} ({}) received by PID {}{}{}", -exit.exit_code,
                        signal_name(-exit.exit_code), exit.pid, is_explained ? ": " : "",
                        is_explained ? worker.evidence : "");
@@ -266,8 +273,9 @@ std::string reason_on_record(const ReportedWorker& worker) {
   std::string reason = reason_of(worker);
   if (reason != kNoTraceback) return reason;
   const WorkerExit& exit = worker.worker.exit;
-  return fmt::format("rank {} (local rank {}, pid {}) exited with code {}", worker.rank,
-                     exit.local_rank, exit.pid, exit.exit_code);
+  return fmt::format("rank {} (local rank {}, pid {}) exited with code {}{}{}", worker.rank,
+                     exit.local_rank, exit.pid, exit.exit_code, worker.evidence.empty() ? "" : ": ",
+                     worker.evidence);
 }
 
 std::string failure_report(const ReportFacts& facts) {

@@ -34,7 +34,8 @@ struct ReportedWorker {
   std::string error_file;                        // path; empty: it wrote none
   std::optional<ErrorRecord> record{};           // what it wrote there; nothing: no known form
   std::optional<std::chrono::system_clock::time_point> recorded_at{};  // when it wrote that
-  // One line about a SIGKILL that we did not send, or about one of a process beside it; else empty.
+  // One line about who sent its signal and why, or about a SIGKILL of a process beside it; else
+  // empty.
   std::string evidence{};
   std::string core_dump{};                // where it is; empty: there is none
   std::vector<std::string> stderr_end{};  // of the root cause only: the last lines, oldest first

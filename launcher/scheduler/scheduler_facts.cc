@@ -184,7 +184,14 @@ class Detection {
     const auto said =
         facts_.ask ? facts_.ask({"flux", "getattr", "size"}) : std::optional<std::string>();
     const auto nodes = parse_count(said ? said->substr(0, said->find_first_of(" \r\n")) : "");
-    found_.nodes = static_cast<int>(std::clamp<std::int64_t>(nodes.value_or(1), 1, kMaxCount));
+    if (!nodes || *nodes < 1) {
+      found_.problem = fmt::format(
+          "{}={}: `flux getattr size` does not say how many nodes this Flux allocation has: put "
+          "`flux` on PATH, or type --standalone for a job on this node alone",
+          names::kFluxUri, text(names::kFluxUri));
+      return;
+    }
+    found_.nodes = static_cast<int>(std::min<std::int64_t>(*nodes, kMaxCount));
   }
 
   void read_slurm_step(const SchedulerRow& row) {

@@ -74,6 +74,24 @@ TEST(Report, NamesMemoryWhereAChildWasKilled) {
   }
 }
 
+TEST(Report, SaysWhyDdprunEndedAWorker) {
+  ReportFacts aborted = facts({worker(0, -6)});
+  aborted.workers[0].worker.exit.ended_for = "stands still";
+  aborted.workers[0].evidence = "ddprun sent it, since the worker stands still";
+  const std::string report = failure_report(aborted);
+  EXPECT_TRUE(has(report, "Signal 6 (SIGABRT) received by PID 1000: ddprun sent it, since"));
+  EXPECT_FALSE(has(report, "  memory    :"));
+  EXPECT_TRUE(has(reason_on_record(aborted.workers[0]), "stands still"));
+
+  aborted.workers[0].worker.exit.exit_code = 1;  // it caught the signal
+  aborted.workers[0].evidence = "ddprun ended the worker, since the worker stands still";
+  const std::string caught = failure_report(aborted);
+  EXPECT_TRUE(
+      has(caught, "  ended     : ddprun ended the worker, since the worker stands still\n"));
+  EXPECT_FALSE(has(caught, "  memory    :"));
+  EXPECT_TRUE(has(reason_on_record(aborted.workers[0]), "exited with code 1: ddprun ended"));
+}
+
 TEST(Report, SaysWhatCanBeMissingWhenAProgramCannotBeStarted) {
   ReportFacts one = facts({worker(0, 127)});
   one.workers[0].worker.exit.exec_errno = ENOENT;

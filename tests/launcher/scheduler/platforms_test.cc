@@ -225,5 +225,18 @@ TEST(Platforms, AskFluxForNoHostsThatAreKnown) {
   EXPECT_EQ(detect(known, silent).first_host, "a");
 }
 
+TEST(Platforms, RefuseAFluxAllocationWhoseNodesNobodyCounts) {
+  for (const char* answer : {"", "0\n", "many\n"}) {
+    SchedulerInputs unclear = facts();
+    unclear.ask = [answer](const std::vector<std::string>&) { return std::optional(answer); };
+    const auto placed = place(detect(recorded("flux_allocation"), unclear), {.called = "ddprun"});
+    ASSERT_FALSE(placed) << answer;
+    EXPECT_EQ(placed.error().message(),
+              "FLUX_URI=local:///tmp/flux-Xq1c/local-0: `flux getattr size` does not say how many "
+              "nodes this Flux allocation has: put `flux` on PATH, or type --standalone for a job "
+              "on this node alone");
+  }
+}
+
 }  // namespace
 }  // namespace ddprun::launcher
