@@ -9,15 +9,9 @@ foreach(_package IN LISTS CPACK_COMPONENTS_ALL)
   execute_process(COMMAND gzip -9nf "${_doc}/changelog" ${_pages} COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
 
-# The programs hold the code of these libraries, whose licenses must come with it. Boost's license
-# does not ask for that.
-set(_notices "${CPACK_TEMPORARY_DIRECTORY}/ddprun/usr/share/doc/ddprun/linked-libraries")
-file(WRITE "${_notices}" "The programs are linked statically with these libraries, as Debian has them.\n")
-foreach(_library libgrpc libprotobuf libabsl libc-ares libre2 libssl zlib1g libfmt nlohmann-json3 libjemalloc libc6 libstdc++-${CPACK_DDPRUN_GCC})
-  file(READ "/usr/share/doc/${_library}-dev/copyright" _text)
-  file(APPEND "${_notices}" "\n==== ${_library}\n\n${_text}")
-endforeach()
-execute_process(COMMAND gzip -9nf "${_notices}" COMMAND_ERROR_IS_FATAL ANY)
+# The notices of what is linked in, and the list of it as data (cmake/Sbom.cmake).
+set(_doc "${CPACK_TEMPORARY_DIRECTORY}/ddprun/usr/share/doc/ddprun")
+execute_process(COMMAND gzip -9nf "${_doc}/linked-libraries" "${_doc}/ddprun.spdx.json" COMMAND_ERROR_IS_FATAL ANY)
 
 # Debian's zsh looks into another folder than that of other packages' functions.
 set(_usr "${CPACK_TEMPORARY_DIRECTORY}/ddprun/usr")

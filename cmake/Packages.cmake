@@ -25,7 +25,6 @@ job, on one node or on many. A drop-in for torchrun, as one static program.
 ddprund serves the rendezvous of many jobs, and ddpctl shows and changes them.")
 
 string(REGEX MATCH "^[0-9]+" _gcc "${CMAKE_CXX_COMPILER_VERSION}")
-set(CPACK_DDPRUN_GCC "${_gcc}")
 if(DDPRUN_BUILD_WORKER AND NOT DDPRUN_SANITIZE)
   list(APPEND CPACK_COMPONENTS_ALL ddprun-dev)
   set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_NAME ddprun-dev)

@@ -20,6 +20,16 @@ if(DDPRUN_CCACHE)
     "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${DDPRUN_CCACHE}")
 endif()
 
+# No path of the builder's folder is in a program: two folders give equal bytes. GCC takes the last
+# match.
+add_compile_options("-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=" "-ffile-prefix-map=${PROJECT_BINARY_DIR}/=")
+# GCC fuses multiply and add wherever the instruction set can, as on arm64. The bits would not be
+# those of LibTorch.
+add_compile_options(-ffp-contract=off)
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL aarch64)
+  add_compile_options(-fsigned-char)  # as on x86-64
+endif()
+
 if(DDPRUN_SANITIZE)
   add_compile_options(-fsanitize=${DDPRUN_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${DDPRUN_SANITIZE})
@@ -62,6 +72,16 @@ target_include_directories(ddprun_flags INTERFACE "$<BUILD_INTERFACE:${PROJECT_S
 target_compile_definitions(ddprun_flags INTERFACE
   $<BUILD_INTERFACE:BOOST_ASIO_NO_DEPRECATED> $<BUILD_INTERFACE:BOOST_ASIO_SEPARATE_COMPILATION>)
 target_link_libraries(ddprun_flags INTERFACE Threads::Threads)
+
+# ddprun_link_statically(<program>): one file that needs no library, unless a sanitizer wants its
+# own. share/maps/<program>.map says what the linker took (scripts/sbom).
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/share/maps")
+function(ddprun_link_statically program)
+  if(NOT DDPRUN_SANITIZE)
+    target_link_options(${program} PRIVATE -static -no-pie -s -Wl,-O1 -Wl,--gc-sections
+      "-Wl,-Map=${PROJECT_BINARY_DIR}/share/maps/${program}.map")
+  endif()
+endfunction()
 
 # Rooms whose code runs now and then. In a release they are compiled for size, since ddprun is one
 # file that people copy.

@@ -13,14 +13,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/scripts/common.sh"
 
 packages=(
-  g++ cmake ninja-build ccache pkg-config
+  g++ cmake ninja-build ccache pkg-config python3
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev zlib1g-dev libjemalloc-dev
 )
-engine_packages=(python3 python3-venv libdeflate-dev libturbojpeg0-dev libpng-dev)
+engine_packages=(python3-venv libdeflate-dev libturbojpeg0-dev libpng-dev)
 test_packages=(libgtest-dev libdeflate-dev libturbojpeg0-dev libpng-dev clang-format doxygen
   clang-tidy iproute2 nftables procps
-  python3 python3-jsonschema python3-prometheus-client openssl etcd-server
+  python3-jsonschema python3-prometheus-client openssl etcd-server
   # Schedulers (tests/schedulers), and what reads packages, pages and completions, and clean systems
   # to try them on (tests/install).
   slurm-wlm openmpi-bin mpich lintian man-db groff mandoc bash-completion zsh fish debootstrap)

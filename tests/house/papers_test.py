@@ -121,6 +121,26 @@ class Pages(unittest.TestCase):
         self.assertEqual(persons('No peer is "he".\n'), [])
 
 
+class Version(unittest.TestCase):
+    """The version is that of project(), and no page is behind."""
+
+    def setUp(self):
+        text = (ROOT / "CMakeLists.txt").read_text()
+        self.version = re.search(r"project\(ddprun VERSION ([\d.]+)", text)[1]
+
+    def test_the_list_of_changes_has_a_section_for_it(self):
+        titles = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+        self.assertEqual(titles[:2], ["Unreleased", self.version])
+
+    def test_each_page_names_the_files_of_this_version(self):
+        named = {(path.name, found) for path in pages()
+                 for found in re.findall(r"ddprun[-_](\d+\.\d+\.\d+)[-_]", path.read_text())}
+        self.assertGreaterEqual(len(named), 1)
+        self.assertEqual({found for _, found in named}, {self.version}, named)
+        asked = re.findall(r"find_package\(ddprun ([\d.]+) ", (ROOT / "docs/install.md").read_text())
+        self.assertEqual(asked, [self.version.rpartition(".")[0]])
+
+
 class Architecture(unittest.TestCase):
     def test_each_room_has_a_row(self):
         shown = re.findall(r"`([a-z/_0-9]+)/`",

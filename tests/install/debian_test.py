@@ -54,7 +54,7 @@ class Packages(FolderTest):
     def test_has_each_file_where_debian_wants_it(self):
         files = self.listed("ddprun")
         for path in ("/usr/bin/ddprun", "/usr/bin/ddprun-launch", "/usr/bin/ddprund", "/usr/bin/ddpctl", "/usr/share/man/man8/ddprund.8.gz", "/usr/share/man/man1/ddpctl.1.gz",
-                     "/usr/lib/systemd/system/ddprund.service", "/usr/share/doc/ddprun/examples/ddprund.json", "/usr/share/man/man1/ddprun.1.gz", "/usr/share/doc/ddprun/copyright", "/usr/share/doc/ddprun/linked-libraries.gz",
+                     "/usr/lib/systemd/system/ddprund.service", "/usr/share/doc/ddprun/examples/ddprund.json", "/usr/share/man/man1/ddprun.1.gz", "/usr/share/doc/ddprun/copyright", "/usr/share/doc/ddprun/linked-libraries.gz", "/usr/share/doc/ddprun/ddprun.spdx.json.gz",
                      "/usr/share/doc/ddprun/changelog.gz", "/usr/share/zsh/vendor-completions/_ddprun",
                      "/usr/share/bash-completion/completions/ddprun", "/usr/share/fish/vendor_completions.d/ddprun.fish"):
             self.assertIn(path, files)

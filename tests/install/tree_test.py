@@ -49,6 +49,7 @@ class Tree(FolderTest):
             "bin/ddprun", "bin/ddprun-launch", "share/man/man1/ddprun.1", "share/man/man1/ddprun-launch.1",
             "bin/ddprund", "bin/ddpctl", "share/man/man8/ddprund.8", "share/man/man1/ddpctl.1",
             "lib/systemd/system/ddprund.service", "share/doc/ddprun/examples/ddprund.json",
+            "share/doc/ddprun/ddprun.spdx.json", "share/doc/ddprun/linked-libraries",
             "share/bash-completion/completions/ddprun", "share/bash-completion/completions/ddprun-launch",
             "share/fish/vendor_completions.d/ddprun.fish", "share/fish/vendor_completions.d/ddprun-launch.fish",
             "share/zsh/site-functions/_ddprun"})
