@@ -80,6 +80,7 @@ function(ddprun_link_statically program)
   if(NOT DDPRUN_SANITIZE)
     target_link_options(${program} PRIVATE -static -no-pie -s -Wl,-O1 -Wl,--gc-sections
       "-Wl,-Map=${PROJECT_BINARY_DIR}/share/maps/${program}.map")
+    target_link_libraries(${program} PRIVATE ddprun::refused_clone3)
   endif()
 endfunction()
 

@@ -35,6 +35,7 @@
 #include "agent/processes/scratch_folder.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
+#include "base/process_end.h"
 
 namespace ddprun::agent {
 namespace {
@@ -42,7 +43,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How long the end of a job waits for the sweeper: enough to read /proc, too short to be noticed.
-constexpr int kSweeperPatienceMs = 200;
+constexpr std::chrono::milliseconds kSweeperPatience{200};
 static_assert(kAgentLimit > kKillLimit + kEndsAlone + kLeftBehindGrace + kSweepLimit + kLeaveLimit,
               "an agent that works must not be killed");
 
@@ -180,9 +181,7 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
                     job_.called, pid_, kAgentLimit.count(), where));
     // Even a killed agent may hang in the kernel, on a disk that never answers. So wait no longer
     // than for any other orphan, and then count the agent as killed (wait status 9).
-    const FileHandle process = open_pidfd(pid_);
-    pollfd ended{process.get(), POLLIN, 0};
-    ::poll(&ended, 1, static_cast<int>(kSweepLimit.count()));
+    ends_by(pid_, Clock::now() + kSweepLimit);
     return reap() ? status_ : SIGKILL;
   }
   return status_;
@@ -206,10 +205,7 @@ pid_t start_sweeper(int agent_pipe, int lock) {
 // Gives the sweeper a moment, then kills it: a very short job would leave it no time to work.
 void end_sweeper(pid_t sweeper) {
   if (sweeper < 0) return;
-  const FileHandle process = open_pidfd(sweeper);
-  pollfd ended{process.get(), POLLIN, 0};
-  if (process.get() < 0 || ::poll(&ended, 1, kSweeperPatienceMs) > 0) return;
-  ::kill(sweeper, SIGKILL);
+  if (!ends_by(sweeper, Clock::now() + kSweeperPatience)) ::kill(sweeper, SIGKILL);
 }
 
 // Ends and removes all that a killed agent left. An agent that exits has done this itself.

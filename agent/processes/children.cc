@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/close_range.h>
 #include <linux/sched.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -19,9 +18,13 @@
 #include <string_view>
 #include <utility>
 
+#include "agent/processes/child_deaths.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
+#include "base/close_at_exec.h"
 #include "base/limit_hint.h"
+#include "base/new_calls.h"
+#include "base/process_end.h"
 
 namespace ddprun::agent {
 namespace {
@@ -74,7 +77,7 @@ void reset_signals(const std::vector<int>& keep_ignored) {
   if (plan.stderr_fd >= 0) ::dup2(plan.stderr_fd, STDERR_FILENO);
   if (plan.descriptors != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.descriptors);
   // Close-on-exec and not closed now: the pipe must stay open until execve() has succeeded.
-  ::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+  close_at_exec(STDERR_FILENO + 1);
   int exec_pipe = plan.exec_pipe;
   if (plan.control_fd >= 0) {
     if (exec_pipe == kControlFd) exec_pipe = ::fcntl(exec_pipe, F_DUPFD_CLOEXEC, kControlFd + 1);
@@ -145,6 +148,15 @@ bool has_ended_well(pid_t pid) {
          end.si_code == CLD_EXITED && end.si_status == 0;
 }
 
+// Moves this process there. async-signal-safe. If that fails, end_descendants() must find what the
+// worker leaves.
+void enter_cgroup(int folder) {
+  const int members = ::openat(folder, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+  if (members < 0) return;
+  [[maybe_unused]] const auto written = ::write(members, "0", 1);  // 0: who writes (cgroups(7))
+  ::close(members);
+}
+
 bool has_dumped_core(int status) { return WIFSIGNALED(status) && WCOREDUMP(status); }
 
 // Minus the signal for a killed process, else its exit status.
@@ -203,6 +215,7 @@ void Children::adopt(pid_t standby, int local_rank) {
 }
 
 Result<Children::NewProcess> Children::make_process(const SpawnSpec& spec, int cgroup_fd) const {
+  if (!has_call(NewCall::kPidfdOpen)) record_child_deaths();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
     return Error(ErrorCode::kSystem, fmt::format("make a pipe for local rank {}: {}",
@@ -237,25 +250,28 @@ Result<Children::NewProcess> Children::make_process(const SpawnSpec& spec, int c
 }
 
 // If there is a cgroup, the worker is born into it (clone3(2), CLONE_INTO_CGROUP, Linux 5.7). To
-// move a live process takes some 20 ms, because the kernel waits for an RCU grace period.
+// move a live process takes some 20 ms, because the kernel waits for an RCU grace period. So a
+// worker enters by itself only if the call is not there.
 pid_t Children::fork_into(int cgroup_fd) {
-  if (cgroup_fd >= 0) {
+  if (cgroup_fd >= 0 && has_call(NewCall::kClone3)) {
     clone_args args{};
     args.flags = CLONE_INTO_CGROUP;
     args.exit_signal = SIGCHLD;
     args.cgroup = static_cast<decltype(args.cgroup)>(cgroup_fd);
     const long pid = ::syscall(SYS_clone3, &args, sizeof(args));
     if (pid >= 0) return static_cast<pid_t>(pid);
-    // The cgroup is full or gone, or a seccomp filter refuses clone3(). The worker then starts
-    // without it, and end_descendants() must find what it leaves.
+    // The cgroup is full or gone. The worker then starts without it, and end_descendants() must
+    // find what it leaves.
   }
-  return ::fork();
+  const pid_t pid = ::fork();
+  if (pid == 0 && cgroup_fd >= 0) enter_cgroup(cgroup_fd);
+  return pid;
 }
 
-// If this fails, reap() still finds the worker by waitid(). But it loses its place in the order of
-// deaths, and a shell is not kept for its group.
+// Without a pidfd the order of deaths is that of their signals.
 void Children::watch(pid_t pid, Worker& worker) const {
   worker.pidfd = open_pidfd(pid);
+  if (worker.pidfd.get() < 0) return record_child_deaths();
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = pid;
@@ -370,6 +386,17 @@ void Children::reap_orphans() {
 // In the order of their deaths. Several may have died before we looked, and the report must name
 // the first of them as the root cause.
 std::vector<pid_t> Children::dead_workers() const {
+  std::vector<pid_t> dead = dead_by_pidfd();
+  std::vector<pid_t> others;
+  for (const auto& [pid, worker] : workers_) {
+    if (std::ranges::find(dead, pid) == dead.end() && has_ended(pid)) others.push_back(pid);
+  }
+  sort_by_deaths(others, take_child_deaths());
+  dead.insert(dead.end(), others.begin(), others.end());
+  return dead;
+}
+
+std::vector<pid_t> Children::dead_by_pidfd() const {
   std::vector<pid_t> dead;
   std::vector<epoll_event> events(workers_.size());
   if (events.empty()) return dead;

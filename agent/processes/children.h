@@ -115,7 +115,7 @@ class Children {
   struct Worker {
     int local_rank = 0;
     FileHandle exec_pipe;     // read end: gives an errno if execve() failed, otherwise end of file
-    FileHandle pidfd;         // deaths_ watches it
+    FileHandle pidfd;         // deaths_ watches it; -1: there is none (child_deaths.h)
     bool wraps = false;       // a shell whose group got the request to end
     bool is_asked = false;    // it got a request to end, or SIGKILL
     std::string ended_for{};  // end_worker()
@@ -132,6 +132,7 @@ class Children {
   void watch(pid_t pid, Worker& worker) const;
   pid_t note_end(int local_rank, const std::string& why);
   std::vector<pid_t> dead_workers() const;
+  std::vector<pid_t> dead_by_pidfd() const;
   bool is_still_needed(pid_t dead) const;
   void reap_orphans();
   void collect(pid_t pid, std::vector<WorkerExit>& exits);

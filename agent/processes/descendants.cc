@@ -13,13 +13,19 @@
 #include <set>
 #include <sstream>
 
+#include "agent/processes/child_deaths.h"
 #include "agent/processes/process.h"
+#include "base/new_calls.h"
+#include "base/process_end.h"
 #include "base/shown_text.h"
 
 namespace ddprun::agent {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Without pidfds nothing tells which child a death belongs to. A look so often costs little.
+constexpr std::chrono::milliseconds kLookAgain{100};
 
 std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> names;
@@ -66,6 +72,8 @@ void reap_dead(std::set<pid_t>& signalled, const std::set<pid_t>& spared) {
 // Waits until a child is dead or the deadline has come. Children are enough: when one dies, the
 // kernel gives us its children.
 void wait_for_a_death(Clock::time_point deadline, const std::set<pid_t>& spared = {}) {
+  if (!has_call(NewCall::kPidfdOpen))
+    return wait_for_child_death(std::min(deadline, Clock::now() + kLookAgain));
   std::vector<FileHandle> children;
   std::vector<pollfd> fds;
   for (const pid_t child : children_of(::getpid())) {
@@ -203,10 +211,7 @@ std::size_t kill_descendants(pid_t root, std::chrono::milliseconds limit) {
     for (const pid_t pid : left) ::kill(pid, SIGKILL);
     killed.insert(left.begin(), left.end());
     if (left.empty() || Clock::now() >= deadline) return killed.size();
-    const FileHandle one = open_pidfd(left.front());
-    pollfd ended{one.get(), POLLIN, 0};
-    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (one.get() >= 0) ::poll(&ended, 1, static_cast<int>(std::max<long>(wait.count(), 0)));
+    ends_by(left.front(), deadline);
   }
 }
 

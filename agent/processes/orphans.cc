@@ -1,7 +1,6 @@
 #include "agent/processes/orphans.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,6 +19,8 @@
 #include "agent/processes/owner_lock.h"
 #include "agent/processes/process.h"
 #include "agent/processes/scratch_folder.h"
+#include "base/new_calls.h"
+#include "base/process_end.h"
 
 namespace ddprun::agent {
 namespace {
@@ -95,13 +96,14 @@ bool proc_is_ours() {
 }
 
 // Meanwhile the pid may belong to another process. So this opens a descriptor, which never means
-// another process, and compares cookie and owner once more before it kills.
+// another process, and compares cookie and owner once more before it kills. Without descriptors the
+// kill follows the comparison at once: a pid comes again after all others have been used.
 bool kill_if_still(pid_t pid, const GoneJob& job) {
   const FileHandle process = open_pidfd(pid);
-  if (process.get() < 0) return false;
   const auto cookie = cookie_of_process(pid);
   if (!cookie || cookie->text() != job.cookie || !may_own(job, fmt::format("/proc/{}", pid)))
     return false;
+  if (process.get() < 0 || !has_call(NewCall::kPidfdSendSignal)) return ::kill(pid, SIGKILL) == 0;
   return ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
 }
 
@@ -247,19 +249,12 @@ std::size_t end_orphans(std::span<const GoneJob> gone) {
 // A process that lives on keeps its job's lock: a later start looks at it again.
 void forget_those_without_processes(std::span<const GoneJob> gone) {
   if (gone.empty()) return;
-  using std::chrono::milliseconds;
   const auto until = std::chrono::steady_clock::now() + kEndOfKilled;
   const std::set<std::string> cookies = cookies_of(gone);
   std::set<std::string> living;
   for (const auto& [pid, process] : all_cookies()) {
     if (!process.cookie || !cookies.contains(*process.cookie)) continue;
-    const FileHandle alive = open_pidfd(pid);
-    pollfd ended{.fd = alive.get(), .events = POLLIN, .revents = 0};
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
-    if (alive.get() >= 0 &&
-        ::poll(&ended, 1, static_cast<int>(std::max(left, milliseconds(0)).count())) == 0)
-      living.insert(*process.cookie);
+    if (!ends_by(pid, until)) living.insert(*process.cookie);
   }
   for (const GoneJob& job : gone) {
     if (!living.contains(job.cookie)) remove_owner_lock(job.cookie);

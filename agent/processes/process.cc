@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +9,8 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+
+#include "base/file_handle.h"
 
 namespace ddprun::agent {
 namespace {
@@ -79,11 +80,6 @@ std::string wait_channel(pid_t pid) {
   // "0": the process runs, or we may not trace it (proc_pid_wchan(5)).
   std::string channel = first_line_of(pid, "wchan");
   return channel.empty() || channel == "0" ? "?" : channel;
-}
-
-FileHandle open_pidfd(pid_t pid) {
-  // It uses syscall(): glibc has pidfd_open() only since 2.36. Its long fits in an int.
-  return FileHandle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
 }  // namespace ddprun::agent

@@ -1,6 +1,5 @@
-// The facts of a process in /proc, and a descriptor that stands for one. The kernel gives a pid out
-// again after the process was reaped; a descriptor never means another process. This only reads: it
-// sends no signal. Any thread.
+// The facts of a process in /proc. The kernel gives a pid out again after the process was reaped.
+// This only reads: it sends no signal. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -10,8 +9,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "base/file_handle.h"
 
 namespace ddprun::agent {
 
@@ -44,9 +41,5 @@ std::string process_name(pid_t pid);
 
 // The kernel function in which a process sleeps; "?" if it does not sleep or the kernel hides it.
 std::string wait_channel(pid_t pid);
-
-// A descriptor of the process (pidfd_open(2), Linux 5.3). poll() finds it readable once the process
-// is dead. Holds -1 if the process is gone or no descriptor is left.
-FileHandle open_pidfd(pid_t pid);
 
 }  // namespace ddprun::agent

@@ -13,6 +13,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/new_calls.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -52,6 +54,7 @@ DeathWatch::DeathWatch(asio::io_context& loop, DyingHandler dying)
 
 void DeathWatch::start(std::vector<LockWord*> locks) {
   stop();
+  if (!has_call(NewCall::kFutexWaitv)) return;
   stopped_ = 0;
   // Signals belong to the loop's thread; the new one inherits the mask.
   sigset_t all;

@@ -1,8 +1,8 @@
 // Notices a dying worker before the kernel announces it. The kernel gives back a process's memory
 // first and tells its parent then. That takes 0.1 to 0.6 s for 0.5 to 6 GiB. Before both it
 // releases the robust locks that the process holds (get_robust_list(2)). So a worker holds one, in
-// its page (proto/worker_page.h), and a thread of ours waits for its release. Linux 5.16
-// (futex_waitv); on an older one nothing is noticed early. Loop's thread; owned by Standbys.
+// its page (proto/worker_page.h), and a thread of ours waits for its release. Without futex_waitv
+// (base/new_calls.h) nothing is noticed early. Loop's thread; owned by Standbys.
 #pragma once
 
 #include <atomic>

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
+#include <sys/utsname.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -141,6 +142,18 @@ ResourceLimits limits() {
           .processes = std::min<std::uint64_t>(limit_of(RLIMIT_NPROC).rlim_cur, most_pids())};
 }
 
+std::string kernel_release() {
+  utsname system{};
+  return ::uname(&system) == 0 ? system.release : "";
+}
+
+std::vector<NewCall> missing_calls() {
+  std::vector<NewCall> missing;
+  for (const NewCallRow& row : kNewCalls)
+    if (!has_call(row.call)) missing.push_back(row.call);
+  return missing;
+}
+
 bool has_ipv6() {
   int off = 1;
   return (std::ifstream("/proc/sys/net/ipv6/conf/all/disable_ipv6") >> off) && off == 0;
@@ -158,6 +171,8 @@ NodeFacts gather_node(const NodeQuestion& question, const CommandFacts& files,
                       Clock::time_point end) {
   NodeFacts facts;
   facts.host_name = own_host_name();
+  facts.kernel = kernel_release();
+  facts.missing_calls = missing_calls();
   BoundedQuestion<PythonFacts> python([files, end] { return gather_python(files, end); });
   BoundedQuestion<GpuFacts> gpus([gpus = question.gpus, end] { return gather_gpus(gpus, end); });
   BoundedQuestion<LookUp> own_name([name = facts.host_name] { return look_up(name); });

@@ -4,9 +4,14 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/net/address.h"
+#include "base/new_calls.h"
+#include "base/numbers.h"
 #include "launcher/doctor/judge_devices.h"
 
 namespace ddprun::launcher {
@@ -27,6 +32,27 @@ std::string list_text(const std::vector<std::string>& words) {
 
 Finding ok(std::string what, std::string fact) {
   return {Level::kOk, std::move(what), std::move(fact)};
+}
+
+// Returns whether the release is one that tests look at: "4.18.0-553.el8" is.
+bool is_tested(std::string_view release) {
+  constexpr std::pair kOldest{4, 18};
+  const auto dot = release.find('.');
+  const auto major = leading_number<int>(release);
+  const auto minor = dot == std::string_view::npos ? std::optional<int>()
+                                                   : leading_number<int>(release.substr(dot + 1));
+  return major && minor && std::pair(*major, *minor) >= kOldest;
+}
+
+// No missing call is a reason to warn: there is another way without each.
+Finding judge_kernel(const NodeFacts& facts) {
+  std::string fact = "Linux " + facts.kernel;
+  for (const NewCall call : facts.missing_calls) {
+    const NewCallRow& row = kNewCalls[static_cast<std::size_t>(call)];
+    fact += fmt::format("; without {} ({})", row.name, row.effect);
+  }
+  if (is_tested(facts.kernel)) return ok("kernel", fact);
+  return {Level::kWarning, "kernel", fact, "a kernel from 4.18 on: nobody has tried an older one"};
 }
 
 Finding judge_python(const NodeQuestion& question, const NodeFacts& facts) {
@@ -308,6 +334,7 @@ Findings judge_node(const NodeQuestion& question, const NodeFacts& facts) {
   found.push_back(judge_processes(question, facts));
   found.push_back(judge_processors(question));
   found.push_back(judge_memory(question, facts));
+  found.push_back(judge_kernel(facts));
   found.push_back(judge_own_name(question, facts));
   if (!question.endpoint_host.empty()) found.push_back(judge_endpoint(question, facts));
   found.push_back(judge_ipv6(facts));

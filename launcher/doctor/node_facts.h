@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/new_calls.h"
 #include "launcher/options/options.h"
 #include "launcher/shims/shims.h"
 
@@ -99,6 +100,8 @@ struct ResourceLimits {
 // Nothing in place of a value if there was no answer in time.
 struct NodeFacts {
   std::string host_name{};
+  std::string kernel{};                  // its release, as uname(2) says
+  std::vector<NewCall> missing_calls{};  // of Linux, in the order of NewCall
   std::optional<PythonFacts> python{};
   std::optional<GpuFacts> gpus{};
   std::vector<std::string> interfaces{};

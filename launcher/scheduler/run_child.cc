@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +11,8 @@
 #include <cerrno>
 #include <csignal>
 #include <string_view>
+
+#include "base/process_end.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -60,12 +61,10 @@ std::optional<std::string> read_answer(int in, Clock::time_point end) {
 
 // Waits for the child, but not for long: what hangs in the kernel may outlive SIGKILL.
 void end_child(pid_t pid) {
-  const auto fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  if (fd < 0 || !has_input(fd, Clock::now() + kExitLimit)) {
+  if (!ends_by(pid, Clock::now() + kExitLimit)) {
     ::kill(pid, SIGKILL);
-    if (fd >= 0) has_input(fd, Clock::now() + kExitLimit);
+    ends_by(pid, Clock::now() + kExitLimit);
   }
-  if (fd >= 0) ::close(fd);
   ::waitpid(pid, nullptr, WNOHANG);
 }
 

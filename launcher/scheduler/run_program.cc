@@ -1,16 +1,15 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <string_view>
 
+#include "base/process_end.h"
 #include "launcher/scheduler/deadlines.h"
 #include "proto/token_file.h"
 
@@ -60,17 +59,6 @@ std::optional<std::string> read_all(int in, std::chrono::steady_clock::time_poin
     if (got == 0) return text;
     if (text.size() < kMaxAnswerBytes) text.append(piece.data(), static_cast<std::size_t>(got));
   }
-}
-
-bool ends_by(pid_t pid, std::chrono::steady_clock::time_point end) {
-  const auto fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  if (fd < 0) return false;
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-  pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
-  const int polled = ::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
-  ::close(fd);
-  return polled > 0;
 }
 
 }  // namespace

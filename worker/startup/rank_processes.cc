@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <iterator>
 #include <string_view>
@@ -23,6 +23,8 @@
 #include <vector>
 
 #include "base/file_handle.h"
+#include "base/new_calls.h"
+#include "base/process_end.h"
 #include "worker/startup/gpu_files.h"
 
 namespace ddprun::worker {
@@ -48,7 +50,7 @@ struct RankError {
 
 struct Rank {
   pid_t pid = 0;
-  FileHandle process;  // a pidfd
+  FileHandle process;  // a pidfd; -1: there are none here (base/new_calls.h)
   FileHandle thrown;   // the pipe's end that we read
   bool ended = false;
 };
@@ -63,6 +65,47 @@ struct Failure {
   auto order() const {
     return std::pair(thrown && thrown->follows_another, thrown ? thrown->at : Clock::time_point());
   }
+};
+
+sigset_t end_of_a_child() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGCHLD);
+  return set;
+}
+
+// Keeps the ranks' ends: while SIGCHLD is ignored, the kernel reaps them, and nobody can learn how
+// they ended (wait(2)). Without pidfds the signal is blocked, so that a wait can take it.
+class EndsAreKept {
+ public:
+  EndsAreKept() {
+    struct sigaction normal {};
+    normal.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, nullptr, &before_);
+    if (before_.sa_handler == SIG_IGN) ::sigaction(SIGCHLD, &normal, nullptr);
+    const sigset_t child = end_of_a_child();
+    if (takes_signals_) ::pthread_sigmask(SIG_BLOCK, &child, &mask_);
+  }
+  EndsAreKept(const EndsAreKept&) = delete;
+  EndsAreKept& operator=(const EndsAreKept&) = delete;
+  EndsAreKept(EndsAreKept&&) = delete;
+  EndsAreKept& operator=(EndsAreKept&&) = delete;
+  ~EndsAreKept() {
+    if (before_.sa_handler == SIG_IGN) ::sigaction(SIGCHLD, &before_, nullptr);
+    if (!takes_signals_) return;
+    ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+    ::raise(SIGCHLD);  // some may have been another child's
+  }
+
+  // Gives a rank the program's own mask.
+  void restore_in_rank() const {
+    if (takes_signals_) ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+  }
+
+ private:
+  const bool takes_signals_ = !has_call(NewCall::kPidfdOpen);
+  sigset_t mask_{};
+  struct sigaction before_ {};
 };
 
 int run_body(const std::function<void(int)>& body, int rank, int thrown_pipe) {
@@ -89,7 +132,7 @@ int run_body(const std::function<void(int)>& body, int rank, int thrown_pipe) {
   ::_exit(code);
 }
 
-Rank fork_rank(int rank, const std::function<void(int)>& body) {
+Rank fork_rank(int rank, const std::function<void(int)>& body, const EndsAreKept& kept) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail("make a pipe");
   FileHandle read_end(ends[0]), write_end(ends[1]);
@@ -98,6 +141,7 @@ Rank fork_rank(int rank, const std::function<void(int)>& body) {
   if (pid < 0) fail("fork a rank");
   if (pid == 0) {
     ::setpgid(0, 0);
+    kept.restore_in_rank();
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(kThrewExitCode);  // it died before we asked to die with it
     // A group in the background that reads the terminal is stopped, and would never end.
@@ -109,16 +153,29 @@ Rank fork_rank(int rank, const std::function<void(int)>& body) {
     leave(run_body(body, rank, write_end.get()));
   }
   ::setpgid(pid, pid);  // here too: it must be so before we may kill the group
-  // glibc 2.36's <sys/pidfd.h> declares no C function for C++.
-  const auto process = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  if (process < 0) {
+  FileHandle process = open_pidfd(pid);
+  if (process.get() < 0 && has_call(NewCall::kPidfdOpen)) {
     const int why = errno;
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
     errno = why;
     fail("watch a rank");
   }
-  return {pid, FileHandle(process), std::move(read_end), false};
+  return {pid, std::move(process), std::move(read_end), false};
+}
+
+// Waits for the end of a child. It has ended since the last wait, or ends now. False: the time is
+// over; -1: it never is. Needs EndsAreKept.
+bool child_ends(int milliseconds) {
+  const sigset_t child = end_of_a_child();
+  const timespec limit{.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1'000'000L};
+  for (;;) {
+    const int signo =
+        milliseconds < 0 ? ::sigwaitinfo(&child, nullptr) : ::sigtimedwait(&child, nullptr, &limit);
+    if (signo > 0) return true;
+    if (errno == EAGAIN) return false;
+    if (errno != EINTR) fail("wait for ranks");
+  }
 }
 
 class Ranks {
@@ -145,22 +202,26 @@ class Ranks {
     std::vector<Failure> failures;
     while (failures.empty() && poll_ends(milliseconds)) {
       for (std::size_t i = 0; i < ranks_.size(); ++i) {
-        if (!ranks_[i].ended && (polled_[i].revents & POLLIN) != 0) reap(i, failures);
+        if (!ranks_[i].ended && has_ended(ranks_[i].pid)) reap(i, failures);
       }
     }
     return failures;
   }
 
  private:
-  // Returns whether a rank has ended. False at once if none is left.
+  // Returns whether a rank has ended, or a child of the program, where pidfds are missing. False at
+  // once if none is left.
   bool poll_ends(int milliseconds) {
     polled_.clear();
     bool left = false;
+    bool all_are_watched = true;
     for (const Rank& rank : ranks_) {
       polled_.push_back({rank.ended ? -1 : rank.process.get(), POLLIN, 0});
       left = left || !rank.ended;
+      all_are_watched = all_are_watched && (rank.ended || rank.process.get() >= 0);
     }
     if (!left) return false;
+    if (!all_are_watched) return child_ends(milliseconds);
     for (;;) {
       const int ready = ::poll(polled_.data(), polled_.size(), milliseconds);
       if (ready >= 0) return ready > 0;
@@ -203,28 +264,6 @@ class Ranks {
                    std::nullopt, status);
 }
 
-// Keeps the ranks' ends: while SIGCHLD is ignored, the kernel reaps them, and nobody can learn how
-// they ended (wait(2)).
-class EndsAreKept {
- public:
-  EndsAreKept() {
-    struct sigaction normal {};
-    normal.sa_handler = SIG_DFL;
-    ::sigaction(SIGCHLD, nullptr, &before_);
-    if (before_.sa_handler == SIG_IGN) ::sigaction(SIGCHLD, &normal, nullptr);
-  }
-  EndsAreKept(const EndsAreKept&) = delete;
-  EndsAreKept& operator=(const EndsAreKept&) = delete;
-  EndsAreKept(EndsAreKept&&) = delete;
-  EndsAreKept& operator=(EndsAreKept&&) = delete;
-  ~EndsAreKept() {
-    if (before_.sa_handler == SIG_IGN) ::sigaction(SIGCHLD, &before_, nullptr);
-  }
-
- private:
-  struct sigaction before_ {};
-};
-
 // A forked process can use no GPU if CUDA began before.
 void require_no_open_gpu() {
   const std::string path = open_gpu_file();
@@ -254,9 +293,9 @@ void run_rank_processes(int ranks, const std::function<void(int)>& body) {
   std::fflush(nullptr);  // or the ranks print it again
   std::optional<Failure> cause;
   {
-    const EndsAreKept ends;
+    const EndsAreKept kept;
     Ranks all;
-    for (int rank = 0; rank < ranks; ++rank) all.add(fork_rank(rank, body));
+    for (int rank = 0; rank < ranks; ++rank) all.add(fork_rank(rank, body, kept));
     auto failures = all.wait(-1);
     const auto more_to_come = [&failures] {
       return std::ranges::all_of(failures, [](const Failure& failure) {

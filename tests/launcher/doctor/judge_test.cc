@@ -1,9 +1,11 @@
 #include "launcher/doctor/judge.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <functional>
+#include <utility>
 
 #include "launcher/doctor/examination.h"
 
@@ -29,6 +31,7 @@ NodeQuestion healthy_question() {
 NodeFacts healthy_facts() {
   return {
       .host_name = "node01",
+      .kernel = "4.18.0-553.el8_10.x86_64",
       .python =
           PythonFacts{
               .path = "/usr/bin/python3", .version = "3.11.2", .torch = "2.11.0", .cuda = "12.8"},
@@ -65,6 +68,34 @@ std::string with(const std::function<void(NodeQuestion&, NodeFacts&)>& plant) {
   NodeFacts facts = healthy_facts();
   plant(question, facts);
   return trouble(question, facts);
+}
+
+std::string kernel_line(const std::string& release, std::vector<NewCall> missing) {
+  NodeFacts facts = healthy_facts();
+  facts.kernel = release;
+  facts.missing_calls = std::move(missing);
+  Findings found = judge_node(healthy_question(), facts);
+  std::erase_if(found, [](const Finding& one) { return one.what != "kernel"; });
+  return text_of(found);
+}
+
+TEST(Judge, NamesTheCallsThatAreMissingAndWhatIsLost) {
+  EXPECT_EQ(kernel_line("6.1.0-18-amd64", {}), "ok   kernel: Linux 6.1.0-18-amd64\n");
+  EXPECT_EQ(kernel_line("4.18.0", {NewCall::kCloseRange, NewCall::kFutexWaitv}),
+            "ok   kernel: Linux 4.18.0; without close_range with CLOSE_RANGE_CLOEXEC (nothing "
+            "is lost: descriptors are kept from workers one by one); without futex_waitv (a "
+            "worker's death is noticed after the kernel has freed its memory, 0.1 s and more "
+            "later)\n");
+}
+
+TEST(Judge, WarnsOfAKernelThatNobodyHasTried) {
+  for (const char* release : {"4.17.19", "3.10.0-1160.el7", "4", "", "x.y"})
+    EXPECT_EQ(kernel_line(release, {}),
+              fmt::format("warn kernel: Linux {} — a kernel from 4.18 on: nobody has tried an "
+                          "older one\n",
+                          release));
+  for (const char* release : {"4.18.0", "4.19", "5.4.0", "10.0"})
+    EXPECT_EQ(kernel_line(release, {}).substr(0, 2), "ok") << release;
 }
 
 TEST(Judge, SaysWhichTorchrunIsThere) {

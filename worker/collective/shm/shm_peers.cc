@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/duration.h"
+#include "base/process_end.h"
 #include "worker/collective/core/reached.h"
 #include "worker/collective/shm/shared_cores.h"
 #include "worker/collective/shm/wait_cycle.h"
@@ -232,11 +233,8 @@ bool ShmPeers::died(std::size_t peer) {
   if (pid == 0 || peer == rank_ || space == 0 || space != mine().pid_namespace.load()) return false;
   int& pidfd = pidfds_[peer];
   if (pidfd < 0) {
-    // It is called by its number: <sys/pidfd.h> of glibc 2.36 declares pidfd_open without C
-    // linkage.
-    pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-    // ESRCH: it is gone. After other errors (a sandbox without this call) the deadline remains.
-    if (pidfd < 0) return errno == ESRCH;
+    pidfd = open_pidfd(pid).release();
+    if (pidfd < 0) return has_ended(pid);
   }
   pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
   // A pidfd is readable once its process is a zombie or gone (pidfd_open(2)).
