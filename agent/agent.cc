@@ -19,6 +19,7 @@
 #include "agent/network/node_services.h"
 #include "agent/network/node_spec.h"
 #include "agent/network/store_probe.h"
+#include "agent/node_operators.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
 #include "agent/report/events.h"
@@ -104,8 +105,9 @@ class Agent {
   Time first_sign_{};         // of the failure that is being told
   bool is_starting_ = false;  // StartWorkers is being performed: imports go on
   int exit_code_ = 1;
-  std::unique_ptr<NodeServices> services_;   // it calls on_message(), which needs all of the above
-  std::unique_ptr<StatusPort> status_port_;  // last: it looks at all of the above
+  std::unique_ptr<NodeServices> services_;    // it calls on_message(), which needs all of the above
+  std::unique_ptr<StatusPort> status_port_;   // it looks at all of the above
+  std::unique_ptr<NodeOperators> operators_;  // it, too
 };
 
 Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start)
@@ -173,6 +175,16 @@ Result<void> Agent::prepare(char* temporary_folder) {
   status_port_ = StatusPort::open(loop_, consoles_.err(),
                                   {config_, hostname_, lifecycle_, reporter_.incident_log(),
                                    services_, [this] { return workers_.progress(); }});
+  operators_ = std::make_unique<NodeOperators>(
+      loop_,
+      NodeOperators::Sources{.config = config_,
+                             .hostname = hostname_,
+                             .lifecycle = lifecycle_,
+                             .services = services_,
+                             .children = workers_.children(),
+                             .workers = {.pages = [this] { return workers_.pages(); },
+                                         .folder = [this] { return workers_.scratch_folder(); }},
+                             .log_folder = workers_.logs().job_folder()});
   return monitors_.begin(loop_, config_.watch,
                          {.workers = [this] { return workers_.children().pids(); },
                           .stuck = [this](pid_t pid) { worker_is_stuck(pid); },

@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+#include "base/numbers.h"
 #include "daemon/daemon_options.h"
 #include "daemon/parsed_words.h"
 #include "launcher/options/flag_values.h"
@@ -18,7 +19,8 @@ constexpr const char* kEndpointVariable = "DDPRUN_ENDPOINT";
 constexpr const char* kHelp = R"(usage: ddpctl [OPTION]... COMMAND
 
 Shows the jobs of a rendezvous and takes nodes out of them. The rendezvous is in the agent
-that hosts a job, or in ddprund.
+that hosts a job, or in ddprund. Without an endpoint, jobs, status, nodes and stacks show your
+own jobs on this host, also those of one node.
 
 commands:
   jobs                     every job that is there, one line each
@@ -29,7 +31,9 @@ commands:
   resize JOB MIN:MAX       rounds have MIN to MAX nodes from now on
   stop JOB                 end a job on all nodes, as SIGTERM does
   wait JOB                 block until a job has ended
-JOB is the --rdzv-id; NODE a node rank, a hostname or a node's id.
+  stacks [JOB [RANK]...]   the Python stacks of a job's workers on this host; nothing stops them
+JOB is the --rdzv-id; NODE a node rank, a hostname or a node's id; RANK a global rank. On this
+host JOB may also be the pid of ddprun, or the job's log folder.
 
 options:
   --endpoint=HOST[:PORT]   the rendezvous, as in --rdzv-endpoint (default: $DDPRUN_ENDPOINT;
@@ -75,13 +79,16 @@ struct Command {
   std::size_t fewest;
   std::size_t most;
 };
-constexpr std::array<Command, 7> kCommands = {{{"jobs", CtlCommand::kJobs, "", 0, 0},
-                                               {"status", CtlCommand::kStatus, "[JOB]", 0, 1},
-                                               {"nodes", CtlCommand::kNodes, "JOB", 1, 1},
-                                               {"drain", CtlCommand::kDrain, "JOB NODE", 2, 2},
-                                               {"resize", CtlCommand::kResize, "JOB MIN:MAX", 2, 2},
-                                               {"stop", CtlCommand::kStop, "JOB", 1, 1},
-                                               {"wait", CtlCommand::kWait, "JOB", 1, 1}}};
+constexpr std::size_t kManyOperands = 1025;
+constexpr std::array<Command, 8> kCommands = {
+    {{"jobs", CtlCommand::kJobs, "", 0, 0},
+     {"status", CtlCommand::kStatus, "[JOB]", 0, 1},
+     {"nodes", CtlCommand::kNodes, "JOB", 1, 1},
+     {"drain", CtlCommand::kDrain, "JOB NODE", 2, 2},
+     {"resize", CtlCommand::kResize, "JOB MIN:MAX", 2, 2},
+     {"stop", CtlCommand::kStop, "JOB", 1, 1},
+     {"wait", CtlCommand::kWait, "JOB", 1, 1},
+     {"stacks", CtlCommand::kStacks, "[JOB [RANK]...]", 0, kManyOperands}}};
 
 CtlUsageError usage(std::string message) { return {std::move(message) + "; see ddpctl --help"}; }
 
@@ -147,7 +154,7 @@ std::optional<CtlUsageError> set_command(CtlOptions& options, const CtlFlags& gi
   }
   if (found == nullptr)
     return usage(
-        fmt::format("{}: expected one of jobs, status, nodes, drain, resize, stop and wait",
+        fmt::format("{}: expected one of jobs, status, nodes, drain, resize, stop, wait and stacks",
                     given.operands.front()));
   options.command = found->command;
   const std::size_t operands = given.operands.size() - 1;
@@ -156,6 +163,19 @@ std::optional<CtlUsageError> set_command(CtlOptions& options, const CtlFlags& gi
                              found->operands.empty() ? "no operand" : found->operands, operands));
   if (given.deadline && options.command != CtlCommand::kDrain)
     return usage("--deadline is for drain only");
+  return std::nullopt;
+}
+
+std::optional<CtlUsageError> set_ranks(CtlOptions& options, const std::vector<std::string>& words) {
+  rendezvous::ShowStacks verb;
+  for (std::size_t i = 2; i < words.size(); ++i) {
+    const auto rank = parse_whole<int>(words[i]);
+    if (!rank || *rank < 0)
+      return usage(
+          fmt::format("stacks {} {}: expected a global rank, 0 or more", words[1], words[i]));
+    verb.ranks.push_back(*rank);
+  }
+  options.question.verb = std::move(verb);
   return std::nullopt;
 }
 
@@ -185,13 +205,21 @@ std::optional<CtlUsageError> set_verb(CtlOptions& options, const CtlFlags& given
     case CtlCommand::kWait:
       options.question.verb = rendezvous::AwaitEnd{};
       return std::nullopt;
+    case CtlCommand::kStacks:
+      return set_ranks(options, words);
   }
   return std::nullopt;
 }
 
 std::optional<CtlUsageError> set_endpoint(CtlOptions& options, const CtlFlags& given,
                                           const EnvLookup& env) {
+  if (options.command == CtlCommand::kStacks) {
+    if (given.endpoint) return usage("--endpoint is not for stacks: each node shows its own ranks");
+    return std::nullopt;
+  }
   const std::string text = given.endpoint.value_or(env(kEndpointVariable).value_or(""));
+  const bool shows = std::holds_alternative<rendezvous::ShowJobs>(options.question.verb);
+  if (text.empty() && !given.endpoint && shows) return std::nullopt;
   if (text.empty())
     return usage(
         fmt::format("no endpoint: expected --endpoint=HOST:PORT or {}", kEndpointVariable));
@@ -215,7 +243,7 @@ std::variant<CtlOptions, CtlAnswer, CtlUsageError> parse_ctl(const std::vector<s
   if (const auto* wrong = std::get_if<CtlUsageError>(&read)) return *wrong;
   const CtlFlags& given = std::get<CtlFlags>(read);
   if (given.operands.empty())
-    return usage("no command: expected jobs, status, nodes, drain, resize, stop or wait");
+    return usage("no command: expected jobs, status, nodes, drain, resize, stop, wait or stacks");
   if (const auto missing = missing_tls_flag(given.tls); !missing.empty()) return usage(missing);
   CtlOptions options{.token_file = given.token_file, .tls = given.tls, .json = given.json};
   if (auto wrong = set_command(options, given)) return *wrong;

@@ -24,7 +24,7 @@ enum CtlExit : int {
   kCtlWrongToken = 5,
 };
 
-enum class CtlCommand { kJobs, kStatus, kNodes, kDrain, kResize, kStop, kWait };
+enum class CtlCommand { kJobs, kStatus, kNodes, kDrain, kResize, kStop, kWait, kStacks };
 
 struct CtlEndpoint {
   std::string host;
@@ -35,7 +35,8 @@ struct CtlEndpoint {
 
 struct CtlOptions {
   CtlCommand command = CtlCommand::kJobs;
-  // The daemons are asked in turn, since one of several leads.
+  // The daemons are asked in turn, since one of several leads. None: this user's jobs on this host
+  // are asked (ctl_local.h).
   std::vector<CtlEndpoint> endpoints;
   std::string token_file;  // empty: none
   rendezvous::TlsFiles tls{};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/shown_text.h"
+#include "daemon/ctl_stacks.h"
 
 namespace ddprun::daemon {
 
@@ -69,6 +70,18 @@ Json job_json(const JobSnapshot& job) {
   for (const NodeSnapshot& node : job.nodes) json["nodes"].push_back(node_json(node));
   for (const IncidentStatus& incident : job.incidents)
     json["incidents"].push_back(incident_json(incident));
+  if (job.pid != 0) json["pid"] = job.pid;
+  if (job.pid != 0) json["log_folder"] = job.log_folder;
+  return json;
+}
+
+Json stack_json(const rendezvous::RankStack& stack) {
+  Json json = {{"rank", stack.rank},  {"pid", stack.pid},           {"frames", Json::array()},
+               {"why", stack.why},    {"waits_in", stack.waits_in}, {"kernel", stack.kernel},
+               {"steps", stack.steps}};
+  for (const rendezvous::StackFrame& frame : stack.frames)
+    json["frames"].push_back(
+        {{"function", frame.function}, {"file", frame.file}, {"line", frame.line}});
   return json;
 }
 
@@ -101,10 +114,15 @@ std::string text_of(const Json& json) {
 
 std::string as_json(const CtlOptions& options, const ControlAnswer& answer) {
   Json json = {{"schema", 2}, {"outcome", name_of(answer.outcome)}, {"text", answer.text}};
+  const bool shows_stacks = options.command == CtlCommand::kStacks;
   const bool shows = std::holds_alternative<rendezvous::ShowJobs>(options.question.verb);
-  if (shows && answer.outcome == ControlOutcome::kDone) {
+  if ((shows || shows_stacks) && answer.outcome == ControlOutcome::kDone) {
     json["jobs"] = Json::array();
     for (const JobSnapshot& job : answer.jobs) json["jobs"].push_back(job_json(job));
+  }
+  if (shows_stacks && answer.outcome == ControlOutcome::kDone) {
+    json["stacks"] = Json::array();
+    for (const auto& stack : answer.stacks) json["stacks"].push_back(stack_json(stack));
   }
   return text_of(json);
 }
@@ -149,6 +167,18 @@ std::string jobs_table(const std::vector<JobSnapshot>& jobs) {
   return table(rows);
 }
 
+// Jobs of this host.
+std::string own_jobs_table(const std::vector<JobSnapshot>& jobs) {
+  std::vector<Row> rows = {{"PID", "JOB", "PHASE", "ROUND", "NODES", "RESTARTS", "LOGS"}};
+  for (const JobSnapshot& job : jobs)
+    rows.push_back({fmt::format("{}", job.pid), shown_text(job.job),
+                    std::string(rendezvous::name_of(job.phase)), fmt::format("{}", job.round),
+                    range(job.min_nodes, job.max_nodes),
+                    fmt::format("{}/{}", job.restarts, job.max_restarts),
+                    job.log_folder.empty() ? "-" : shown_text(job.log_folder)});
+  return table(rows);
+}
+
 std::string nodes_table(const JobSnapshot& job) {
   std::vector<Row> rows = {{"RANK", "HOSTNAME", "STATE", "WORKERS", "ROLE", "ID"}};
   for (const NodeSnapshot& node : job.nodes)
@@ -164,6 +194,9 @@ std::string status_text(const JobSnapshot& job) {
       fmt::format("{}: {}, round {}, {} of {} nodes, {} of {} restarts spent\n",
                   shown_text(job.job), rendezvous::name_of(job.phase), job.round, in_round(job),
                   range(job.min_nodes, job.max_nodes), job.restarts, job.max_restarts);
+  if (job.pid != 0)
+    text += fmt::format("pid: {}\nlogs: {}\n", job.pid,
+                        job.log_folder.empty() ? "-" : shown_text(job.log_folder));
   if (!job.waits_for.empty()) text += fmt::format("waits: {}\n", shown_text(job.waits_for));
   if (!job.end.empty()) text += fmt::format("end: {}\n", shown_text(job.end));
   if (!job.nodes.empty()) text += '\n' + nodes_table(job);
@@ -181,7 +214,9 @@ std::string status_text(const JobSnapshot& job) {
 }
 
 std::string as_text(const CtlOptions& options, const ControlAnswer& answer) {
-  if (options.command == CtlCommand::kJobs) return jobs_table(answer.jobs);
+  if (options.command == CtlCommand::kStacks) return stacks_text(answer.stacks);
+  if (options.command == CtlCommand::kJobs)
+    return options.endpoints.empty() ? own_jobs_table(answer.jobs) : jobs_table(answer.jobs);
   if (options.command == CtlCommand::kNodes) return nodes_table(answer.jobs.front());
   if (options.command != CtlCommand::kStatus) return shown_text(answer.text) + '\n';
   std::string text;
@@ -203,7 +238,7 @@ std::string error_text(const CtlOptions& options, const ControlAnswer& answer) {
   std::string text = shown_text(answer.text);
   if (answer.outcome == ControlOutcome::kNoTls)
     text += ": leave out --tls-ca, --tls-cert and --tls-key";
-  std::string where;
+  std::string where = options.endpoints.empty() ? "this host" : "";
   for (const CtlEndpoint& one : options.endpoints)
     where += fmt::format("{}{}:{}", where.empty() ? "" : ",", one.host, one.port);
   const CtlExit code = exit_code(answer);

@@ -18,6 +18,7 @@
 #include "base/net/resolvers.h"
 #include "base/room_check.h"
 #include "base/shown_text.h"
+#include "daemon/ctl_local.h"
 #include "daemon/ctl_options.h"
 #include "daemon/ctl_output.h"
 #include "daemon/ctl_waiting.h"
@@ -162,7 +163,17 @@ std::string who() {
   return "an operator on " + shown_text(host);
 }
 
+int tell(const CtlOptions& options, const rendezvous::ControlAnswer& answer) {
+  std::fputs(output(options, answer).c_str(), stdout);
+  const std::string wrong = error_text(options, answer);
+  if (!wrong.empty()) std::fprintf(stderr, "ddpctl: %s\n", shown_text(wrong).c_str());
+  // A full disk must not look like success.
+  if (std::fflush(stdout) != 0) return kCtlFailed;
+  return exit_code(answer);
+}
+
 int run(CtlOptions options, const EnvLookup& env) {
+  if (options.endpoints.empty()) return tell(options, ask_this_host(options));
   if (auto* stop = std::get_if<rendezvous::StopJob>(&options.question.verb)) stop->by = who();
   const auto token = token_of(options, env);
   if (!token) {
@@ -182,12 +193,7 @@ int run(CtlOptions options, const EnvLookup& env) {
   std::optional<CtlWaiting> waiting(std::in_place, what_is_awaited(options));
   const auto answer = ask(options, rendezvous::key_of_token(*token), *waiting);
   waiting.reset();
-  std::fputs(output(options, answer).c_str(), stdout);
-  const std::string wrong = error_text(options, answer);
-  if (!wrong.empty()) std::fprintf(stderr, "ddpctl: %s\n", shown_text(wrong).c_str());
-  // A full disk must not look like success.
-  if (std::fflush(stdout) != 0) return kCtlFailed;
-  return exit_code(answer);
+  return tell(options, answer);
 }
 
 }  // namespace

@@ -62,6 +62,8 @@ class NodeServices {
 
   // Null if the rendezvous is in another process.
   const rendezvous::Host* host() const { return host_.get(); }
+  // The job as operators see it; null in the same case.
+  const rendezvous::JobControl* control() const { return control_.get(); }
   const store::Server& store() const { return *store_; }
 
   // The network interface that faces the rendezvous. Empty if all nodes may be on this host. The

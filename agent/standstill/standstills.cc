@@ -10,20 +10,13 @@
 #include <utility>
 
 #include "agent/standstill/process_look.h"
+#include "agent/standstill/witness_folder.h"
 
 namespace ddprun::agent {
 namespace {
 
 // The look itself, and the wait for the verdict, may cost a worker so much.
 constexpr std::chrono::milliseconds kStillCpu{500};
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMostAnswerBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
-}
 
 void copy(const std::string& from, const std::string& to) {
   std::error_code ignored;
@@ -184,7 +177,7 @@ void Standstills::read_answers(RankLook WorkerLooks::*look) {
     WorkerLooks& worker = looks_[static_cast<std::size_t>(rank)];
     auto& answer = (worker.*look).answer;
     if (!answer && worker.question != 0)
-      answer = parse_witness_answer(read_text(answer_path(rank, worker.question)));
+      answer = read_witness_answer(workers_.folder(), *workers_.pages(), rank, worker.question);
   }
 }
 
@@ -208,10 +201,6 @@ void Standstills::give_evidence() {
 
 // ---- details ----
 
-std::string Standstills::answer_path(int local_rank, std::uint64_t question) const {
-  return fmt::format("{}/witness_{}.{}", workers_.folder(), local_rank, question);
-}
-
 void Standstills::keep_details(const std::string& folder, const std::string& sentence) const {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
@@ -220,7 +209,8 @@ void Standstills::keep_details(const std::string& folder, const std::string& sen
     const std::uint64_t question = looks_[static_cast<std::size_t>(rank)].question;
     if (question == 0) continue;
     const int global = attempt_.first_rank + rank;
-    copy(answer_path(rank, question), fmt::format("{}/rank_{}.txt", folder, global));
+    copy(witness_answer_path(workers_.folder(), *workers_.pages(), rank, question),
+         fmt::format("{}/rank_{}.txt", folder, global));
     copy(fmt::format("{}/witness_{}.trace", workers_.folder(), rank),
          fmt::format("{}/trace_{}", folder, global));
   }

@@ -93,7 +93,6 @@ class Standstills {
   void give_evidence();
   WorkerSight sight_of(int local_rank) const;
   bool has_witness(int local_rank) const;
-  std::string answer_path(int local_rank, std::uint64_t question) const;
 
   Children& children_;
   const Workers workers_;

@@ -33,6 +33,9 @@ void fill(v2::Question& message, const ResizeJob& verb) {
 }
 void fill(v2::Question& message, const StopJob& verb) { message.mutable_stop()->set_by(verb.by); }
 void fill(v2::Question& message, const AwaitEnd& /*verb*/) { message.mutable_await_end(); }
+void fill(v2::Question& message, const ShowStacks& verb) {
+  message.mutable_stacks()->mutable_ranks()->Assign(verb.ranks.begin(), verb.ranks.end());
+}
 
 void fill(v2::Node& message, const NodeSnapshot& node) {
   message.set_id(node.id);
@@ -66,6 +69,35 @@ void fill(v2::Job& message, const JobSnapshot& job) {
   message.set_end(job.end);
   for (const NodeSnapshot& node : job.nodes) fill(*message.add_nodes(), node);
   for (const IncidentStatus& incident : job.incidents) fill(*message.add_incidents(), incident);
+  message.set_pid(job.pid);
+  message.set_log_folder(job.log_folder);
+}
+
+void fill(v2::RankStack& message, const RankStack& stack) {
+  message.set_rank(stack.rank);
+  message.set_pid(stack.pid);
+  for (const StackFrame& frame : stack.frames) {
+    v2::StackFrame& one = *message.add_frames();
+    one.set_function(frame.function);
+    one.set_file(frame.file);
+    one.set_line(frame.line);
+  }
+  message.set_why(stack.why);
+  message.set_waits_in(stack.waits_in);
+  message.set_kernel(stack.kernel);
+  message.set_steps(stack.steps);
+}
+
+RankStack decode_stack(const v2::RankStack& message) {
+  RankStack stack{.rank = message.rank(),
+                  .pid = message.pid(),
+                  .why = message.why(),
+                  .waits_in = message.waits_in(),
+                  .kernel = message.kernel(),
+                  .steps = message.steps()};
+  for (const v2::StackFrame& frame : message.frames())
+    stack.frames.push_back({frame.function(), frame.file(), frame.line()});
+  return stack;
 }
 
 JobSnapshot decode_job(const v2::Job& message) {
@@ -98,6 +130,8 @@ JobSnapshot decode_job(const v2::Job& message) {
          .rank = incident.rank(),
          .text = incident.text(),
          .reformed_after_ms = incident.reformed_after_ms()});
+  job.pid = message.pid();
+  job.log_folder = message.log_folder();
   return job;
 }
 
@@ -116,6 +150,7 @@ v2::Answer encode(const ControlAnswer& answer) {
   message.set_text(answer.text);
   for (const JobSnapshot& job : answer.jobs) fill(*message.add_jobs(), job);
   message.set_has_more(answer.has_more);
+  for (const RankStack& stack : answer.stacks) fill(*message.add_stacks(), stack);
   return message;
 }
 
@@ -161,6 +196,10 @@ Result<ControlQuestion> decode_question(const std::string& bytes) {
     case v2::Question::kAwaitEnd:
       question.verb = AwaitEnd{};
       return question;
+    case v2::Question::kStacks:
+      question.verb =
+          ShowStacks{{message.stacks().ranks().begin(), message.stacks().ranks().end()}};
+      return question;
     case v2::Question::KIND_NOT_SET:
       break;
   }
@@ -173,6 +212,7 @@ Result<ControlAnswer> decode(const v2::Answer& message) {
                        .text = message.text(),
                        .has_more = message.has_more()};
   for (const v2::Job& job : message.jobs()) answer.jobs.push_back(decode_job(job));
+  for (const v2::RankStack& stack : message.stacks()) answer.stacks.push_back(decode_stack(stack));
   return answer;
 }
 

@@ -215,6 +215,9 @@ void ControlService::Calls::asked(const SharedCall& call, const Result<Proof>& p
 void ControlService::Calls::answer(const SharedCall& call, const ControlQuestion& question) {
   const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
   if (!elsewhere.empty()) return call->break_off({grpc::StatusCode::UNAVAILABLE, elsewhere});
+  if (std::holds_alternative<ShowStacks>(question.verb))
+    return call->answer({ControlOutcome::kRefused,
+                         "a rendezvous has no stacks: ask on the nodes, without an endpoint"});
   const auto* const shown = std::get_if<ShowJobs>(&question.verb);
   if (shown != nullptr && question.job.empty()) return call->answer(page_after(shown->after));
   const auto found = find(question.job);

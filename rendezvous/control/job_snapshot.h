@@ -60,6 +60,9 @@ struct JobSnapshot {
   std::string end;                  // how the job ended; empty: it has not
   std::vector<NodeSnapshot> nodes;  // by node rank; those without one come last
   std::vector<IncidentStatus> incidents;  // oldest first
+  // Only a node tells them, at its own socket: the pid of its ddprun, and the job's log folder.
+  int pid = 0;
+  std::string log_folder{};
 
   bool operator==(const JobSnapshot&) const = default;
 };

@@ -27,6 +27,7 @@ namespace ddprun::rendezvous {
 namespace {
 
 constexpr std::string_view kPrefix = "ddprun-operators/";
+constexpr std::string_view kNodePrefix = "ddprun-node/";
 constexpr int kBacklog = 16;
 
 struct Address {
@@ -67,6 +68,16 @@ boost::asio::ip::address parsed(const std::string& address) {
 std::string text_of(const char* path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// -1: nobody listens there.
+FileHandle connected(const std::string& name) {
+  FileHandle socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const Address address = address_of(name);
+  if (socket.get() < 0 ||
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.data), address.size) != 0)
+    return FileHandle();
+  return socket;
 }
 
 bool listens(uid_t user, std::uint16_t port) {
@@ -113,6 +124,33 @@ std::vector<LocalName> local_names(std::string_view sockets, std::uint16_t port,
   return names;
 }
 
+std::string new_node_socket_name(pid_t pid) {
+  return fmt::format("{}{}/{:016x}", kNodePrefix, pid, random_number());
+}
+
+std::vector<NodeSocketName> node_socket_names(std::string_view sockets) {
+  std::vector<NodeSocketName> names;
+  for (std::size_t at = 0; at < sockets.size();) {
+    const std::size_t end = std::min(sockets.find('\n', at), sockets.size());
+    const std::string_view row = sockets.substr(at, end - at);
+    at = end + 1;
+    const std::size_t begin = row.find('@');
+    if (begin == row.npos) continue;
+    const std::string_view name = row.substr(begin + 1);
+    if (!name.starts_with(kNodePrefix) || name.size() >= sizeof(sockaddr_un::sun_path)) continue;
+    const std::string_view rest = name.substr(kNodePrefix.size());
+    const auto pid = parse_whole<pid_t>(rest.substr(0, rest.find('/')));
+    const bool is_seen = std::ranges::find(names, name, &NodeSocketName::name) != names.end();
+    if (pid && *pid > 0 && !is_seen) names.push_back({*pid, std::string(name)});
+  }
+  std::ranges::stable_sort(names, {}, &NodeSocketName::pid);
+  return names;
+}
+
+std::vector<NodeSocketName> node_sockets_of_host() {
+  return node_socket_names(text_of("/proc/net/unix"));
+}
+
 bool may_order(uid_t caller, uid_t server) { return caller == server || caller == 0; }
 
 std::optional<uid_t> peer_of(int fd) {
@@ -138,18 +176,20 @@ int connect_locally(const std::vector<std::string>& addresses, std::uint16_t por
   for (const std::string& address : addresses) is_own.push_back(is_own_address(parsed(address)));
   const uid_t self = ::geteuid();
   for (const LocalName& one : local_names(text_of("/proc/net/unix"), port, addresses, is_own)) {
-    FileHandle socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const Address address = address_of(one.name);
-    if (socket.get() < 0 ||
-        ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.data), address.size) !=
-            0)
-      continue;
+    FileHandle socket = connected(one.name);
+    if (socket.get() < 0) continue;
     const auto server = peer_of(socket.get());
     // Anybody may listen at such a name. A process of another user would not hear us.
     if (server && (*server == self || (self == 0 && listens(*server, port))))
       return socket.release();
   }
   return -1;
+}
+
+int connect_to_node(const std::string& name) {
+  FileHandle socket = connected(name);
+  const auto server = socket.get() < 0 ? std::nullopt : peer_of(socket.get());
+  return server && may_order(::geteuid(), *server) ? socket.release() : -1;
 }
 
 }  // namespace ddprun::rendezvous

@@ -30,6 +30,16 @@ std::vector<LocalName> local_names(std::string_view sockets, std::uint16_t port,
                                    const std::vector<std::string>& addresses,
                                    const std::vector<bool>& is_own);
 
+// A node's own socket (node_socket.h). Its name says the pid of its ddprun and no more. All users
+// can read the names of all sockets, and the id of a job may be enough to join it.
+struct NodeSocketName {
+  pid_t pid = 0;
+  std::string name;
+};
+std::string new_node_socket_name(pid_t pid);
+// Those in `sockets` (/proc/net/unix), by pid. Pure.
+std::vector<NodeSocketName> node_socket_names(std::string_view sockets);
+std::vector<NodeSocketName> node_sockets_of_host();
 // Returns whether the process of `caller` may give orders to one of `server`: the same user, or
 // root.
 bool may_order(uid_t caller, uid_t server);
@@ -42,5 +52,8 @@ Result<int> listen_locally(const std::string& name);
 // addresses. It must be a process of this user; for root: of the user who listens there. -1: there
 // is none. The descriptor belongs to the caller.
 int connect_locally(const std::vector<std::string>& addresses, std::uint16_t port);
+// Connects to a node's own socket. It must be of a process of this user; root may ask all. -1: it
+// is gone, or another user's. The descriptor belongs to the caller.
+int connect_to_node(const std::string& name);
 
 }  // namespace ddprun::rendezvous

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/control/job_snapshot.h"
+#include "rendezvous/core/rank_stack.h"
 
 namespace ddprun::rendezvous {
 
@@ -26,10 +27,13 @@ struct StopJob {
   std::string by;
 };
 struct AwaitEnd {};  // the answer comes when the job has ended
+struct ShowStacks {  // of the workers of one node, asked at its own socket (node_socket.h)
+  std::vector<int> ranks{};  // global; empty: all of the node
+};
 
 struct ControlQuestion {
   std::string job;  // its rdzv id; empty: all, or the only one
-  std::variant<ShowJobs, DrainNode, ResizeJob, StopJob, AwaitEnd> verb;
+  std::variant<ShowJobs, DrainNode, ResizeJob, StopJob, AwaitEnd, ShowStacks> verb;
 };
 
 // It travels as a number: new ones come last.
@@ -56,6 +60,7 @@ struct ControlAnswer {
   std::string text{};  // one line for people
   std::vector<JobSnapshot> jobs{};
   bool has_more = false;  // more jobs come after the last one
+  std::vector<RankStack> stacks{};  // by rank
 };
 
 }  // namespace ddprun::rendezvous

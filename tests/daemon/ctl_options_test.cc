@@ -51,16 +51,43 @@ TEST(CtlOptionsTest, TheFlagWinsOverTheVariable) {
   EXPECT_EQ(good({"jobs", "--token-file=/t"}).token_file, "/t");
 }
 
+TEST(CtlOptionsTest, WithoutAnEndpointThisHostIsAsked) {
+  for (const Words& words : {Words{"jobs"}, {"status"}, {"status", "j"}, {"nodes", "j"}}) {
+    const auto parsed = parse(words, "");
+    ASSERT_TRUE(std::holds_alternative<CtlOptions>(parsed)) << words[0];
+    EXPECT_TRUE(std::get<CtlOptions>(parsed).endpoints.empty());
+  }
+  EXPECT_EQ(wrong({"--endpoint=", "jobs"}, ""),
+            "no endpoint: expected --endpoint=HOST:PORT or DDPRUN_ENDPOINT; see ddpctl --help");
+}
+
+TEST(CtlOptionsTest, StacksAreThisHosts) {
+  const CtlOptions options = good({"stacks", "j", "3", "0"});
+  EXPECT_TRUE(options.endpoints.empty()) << "whatever DDPRUN_ENDPOINT is";
+  EXPECT_EQ(options.question.job, "j");
+  EXPECT_EQ(std::get<rendezvous::ShowStacks>(options.question.verb).ranks,
+            (std::vector<int>{3, 0}));
+  EXPECT_TRUE(good({"stacks"}).question.job.empty());
+  EXPECT_EQ(wrong({"stacks", "j", "-1"}),
+            "-1: an unknown option, or its value is missing or too much; see ddpctl --help");
+  EXPECT_EQ(wrong({"stacks", "j", "x"}),
+            "stacks j x: expected a global rank, 0 or more; see ddpctl --help");
+  EXPECT_EQ(wrong({"stacks", "j", "--endpoint=h"}),
+            "--endpoint is not for stacks: each node shows its own ranks; see ddpctl --help");
+}
+
 TEST(CtlOptionsTest, WhatIsWrongIsNamed) {
   EXPECT_EQ(
       wrong({}),
-      "no command: expected jobs, status, nodes, drain, resize, stop or wait; see ddpctl --help");
+      "no command: expected jobs, status, nodes, drain, resize, stop, wait or stacks; see ddpctl "
+      "--help");
   EXPECT_EQ(
       wrong({"go"}),
-      "go: expected one of jobs, status, nodes, drain, resize, stop and wait; see ddpctl --help");
+      "go: expected one of jobs, status, nodes, drain, resize, stop, wait and stacks; see ddpctl "
+      "--help");
   EXPECT_EQ(wrong({"drain", "j"}), "drain takes JOB NODE, not 1 operand(s); see ddpctl --help");
   EXPECT_EQ(wrong({"jobs", "j"}), "jobs takes no operand, not 1 operand(s); see ddpctl --help");
-  EXPECT_EQ(wrong({"jobs"}, ""),
+  EXPECT_EQ(wrong({"stop", "j"}, ""),
             "no endpoint: expected --endpoint=HOST:PORT or DDPRUN_ENDPOINT; see ddpctl --help");
   EXPECT_EQ(wrong({"stop", "j", "--deadline=1"}),
             "--deadline is for drain only; see ddpctl --help");

@@ -40,6 +40,31 @@ TEST(CtlOutput, ATableOfJobs) {
             "train  running  2      1      1:4     1/3       \n");
 }
 
+TEST(CtlOutput, JobsOfThisHostHaveAPidAndAFolder) {
+  rendezvous::JobSnapshot job = kJob;
+  job.pid = 4711;
+  job.log_folder = "/logs/train_x";
+  CtlOptions here = options(CtlCommand::kJobs);
+  here.endpoints.clear();
+  EXPECT_EQ(output(here, {.jobs = {job}}),
+            "PID   JOB    PHASE    ROUND  NODES  RESTARTS  LOGS\n"
+            "4711  train  running  2      1:4    1/3       /logs/train_x\n");
+  here.command = CtlCommand::kStatus;
+  EXPECT_NE(output(here, {.jobs = {job}}).find("\npid: 4711\nlogs: /logs/train_x\n"),
+            std::string::npos);
+  EXPECT_EQ(error_text(here, {ControlOutcome::kUnreachable, "no"}), "this host: no");
+}
+
+TEST(CtlOutput, JsonHasEachStack) {
+  CtlOptions here = options(CtlCommand::kStacks, true);
+  here.question.verb = rendezvous::ShowStacks{};
+  const auto json = nlohmann::json::parse(
+      output(here, {.jobs = {kJob}, .stacks = {{.rank = 3, .frames = {{"f", "/a.py", 7}}}}}));
+  EXPECT_EQ(json["stacks"][0]["rank"], 3);
+  EXPECT_EQ(json["stacks"][0]["frames"][0]["line"], 7);
+  EXPECT_FALSE(json["jobs"][0].contains("pid"));
+}
+
 TEST(CtlOutput, AStatusHasNodesAndIncidents) {
   EXPECT_EQ(output(options(CtlCommand::kStatus), {.jobs = {kJob}}),
             "train: running, round 2, 1 of 1:4 nodes, 1 of 3 restarts spent\n"

@@ -72,8 +72,9 @@ void print(const ControlAnswer& answer) {
   const ControlQuestion shows{.job = "j", .verb = ShowJobs{}};
   const ControlQuestion drains{.job = "j", .verb = DrainNode{}};
   for (const CtlCommand command : {CtlCommand::kJobs, CtlCommand::kStatus, CtlCommand::kNodes,
-                                   CtlCommand::kDrain, CtlCommand::kWait}) {
-    const bool is_show = command != CtlCommand::kDrain && command != CtlCommand::kWait;
+                                   CtlCommand::kDrain, CtlCommand::kWait, CtlCommand::kStacks}) {
+    const bool is_show = command != CtlCommand::kDrain && command != CtlCommand::kWait &&
+                         command != CtlCommand::kStacks;
     daemon::CtlOptions options{
         .command = command, .endpoints = {{"h", 1}}, .question = is_show ? shows : drains};
     const std::string text = daemon::output(options, answer);
@@ -97,7 +98,7 @@ void read_answer(std::string_view bytes) {
   for (const JobSnapshot& job : first->jobs) check_names(job);
   const auto second = decode(travelled(encode(*first)));
   DDPRUN_ASSERT(second.has_value() && bytes_of(*first) == bytes_of(*second));
-  DDPRUN_ASSERT(first->jobs == second->jobs);
+  DDPRUN_ASSERT(first->jobs == second->jobs && first->stacks == second->stacks);
   print(*first);
 }
 

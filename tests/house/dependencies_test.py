@@ -42,7 +42,7 @@ MAY_INCLUDE = {
     "agent/output": {"proto", "agent/core"},
     "agent/report": {"proto", "base/net", "rendezvous/core/rendezvous.h", "agent/core", "agent/processes", "agent/output"},
     "agent/standby": {"proto", "agent/core", "agent/processes"},
-    "agent/standstill": {"proto", "rendezvous/core/rendezvous.h", "rendezvous/core/standstill.h", "agent/core", "agent/processes", "agent/standby"},
+    "agent/standstill": {"proto", "rendezvous/core/rank_stack.h", "rendezvous/core/rendezvous.h", "rendezvous/core/standstill.h", "agent/core", "agent/processes", "agent/standby"},
     "agent/monitors": {"proto", "base/net", "base/net/http", "rendezvous/control/pages", "agent/core", "agent/network", "agent/output", "agent/processes", "agent/report"},
     "agent/network": {"proto", "base/net", "store", *RENDEZVOUS, "agent/core"},
     "agent/guardian": {"agent/core", "agent/processes", "agent/output"},

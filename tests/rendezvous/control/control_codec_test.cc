@@ -20,6 +20,7 @@ TEST(ControlCodec, EveryQuestionArrives) {
   EXPECT_EQ(sent(DrainNode{"n"}).node, "n");
   EXPECT_EQ(sent(ResizeJob{2, 4}).max_nodes, 4);
   EXPECT_EQ(sent(StopJob{"me"}).by, "me");
+  EXPECT_EQ(sent(ShowStacks{{7, 1}}).ranks, (std::vector<int>{7, 1}));
 }
 
 TEST(ControlCodec, AnAnswerArrives) {
@@ -45,12 +46,26 @@ TEST(ControlCodec, AnAnswerArrives) {
                                        .hostname = "h",
                                        .rank = 3,
                                        .text = "t",
-                                       .reformed_after_ms = 4}}};
+                                       .reformed_after_ms = 4}},
+                        .pid = 11,
+                        .log_folder = "f"};
   const auto decoded = decode(encode(ControlAnswer{ControlOutcome::kUnknown, "text", {job}}));
   EXPECT_EQ(decoded.value().outcome, ControlOutcome::kUnknown);
   EXPECT_EQ(decoded.value().text, "text");
   ASSERT_EQ(decoded.value().jobs.size(), 1U);
   EXPECT_EQ(decoded.value().jobs[0], job);
+}
+
+TEST(ControlCodec, StacksArrive) {
+  const RankStack stack{.rank = 3,
+                        .pid = 12,
+                        .frames = {{"f", "/a.py", 7}, {"g", "/b.py", 8}},
+                        .why = "y",
+                        .waits_in = "w",
+                        .kernel = "S",
+                        .steps = 5};
+  const auto decoded = decode(encode(ControlAnswer{.stacks = {stack, {.rank = 4}}}));
+  EXPECT_EQ(decoded.value().stacks, (std::vector<RankStack>{stack, {.rank = 4}}));
 }
 
 TEST(ControlCodec, NonsenseIsRefused) {

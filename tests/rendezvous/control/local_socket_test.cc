@@ -45,6 +45,17 @@ TEST(LocalSocket, NamesOfOthersAreNoMatter) {
             std::vector<std::string>{});
 }
 
+TEST(LocalSocket, NodesAreFoundByTheirPids) {
+  const std::string sockets = row("ddprun-node/7/b") + row("ddprun-node/6/a") +
+                              row("ddprun-node/7/b") + row("ddprun-node/x/c") +
+                              row("ddprun-node/-1/d") + row("ddprun-node/") +
+                              row("ddprun-node/8/" + std::string(200, 'x')) + row("/run/other");
+  const auto names = node_socket_names(sockets);
+  ASSERT_EQ(names.size(), 2U);
+  EXPECT_EQ(names[0].pid, 6);
+  EXPECT_EQ(names[1].name, "ddprun-node/7/b");
+}
+
 TEST(LocalSocket, TheSameUserAndRootGiveOrders) {
   EXPECT_TRUE(may_order(1000, 1000));
   EXPECT_TRUE(may_order(0, 1000));
