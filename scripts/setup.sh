@@ -119,12 +119,14 @@ has_packages() {
   "$1/bin/python" "$root/scripts/lacking_packages.py" "$2" >/dev/null 2>&1
 }
 
-# pip_install LOG VENV REQUIREMENTS: installs them, with pip's output in LOG.
+# pip_install LOG VENV REQUIREMENTS [FLAG]: installs them, with pip's output in LOG.
 pip_install() {
-  quietly "$1" "$2/bin/python" -m pip install --disable-pip-version-check -r "$3" 2>/dev/null
+  quietly "$1" "$2/bin/python" -m pip install --disable-pip-version-check "${@:4}" -r "$3" \
+    2>/dev/null
 }
 
-# accelerate, transformers, Lightning and timm, for tests/trainers and tests/worker/checkpoint. They
+# accelerate, transformers, Lightning, fastai, mpi4py and timm, for tests/trainers and
+# tests/worker/checkpoint. The file names all that they need here, so pip looks for no more. They
 # run on the PyTorch of .venv: a second one would take gigabytes and minutes. Its site-packages come
 # last on their path, by a .pth file. So pip installs beside it, never into it. A pin that .venv has
 # already counts as installed. `python -m venv` is .venv's own, since both must be one Python; pip
@@ -133,12 +135,12 @@ pip_install() {
 install_trainers() {
   local venv=$root/.venv-trainers requirements=$root/scripts/trainers-requirements.txt
   if has_packages "$venv" "$requirements"; then return; fi
-  step "installing trainers to test with into .venv-trainers (pip; 300 MB, half a minute)"
+  step "installing trainers to test with into .venv-trainers (pip; 700 MB, a minute)"
   "$root/.venv/bin/python" -m venv --clear --without-pip "$venv"
   local packages=("$venv"/lib/python3*/site-packages)
   echo "../../../../.venv/${packages[0]#"$venv/"}" >"${packages[0]}/environment_of_the_engine.pth"
   local log=$log_folder/pip-trainers.log
-  pip_install "$log" "$venv" "$requirements" ||
+  pip_install "$log" "$venv" "$requirements" --no-deps ||
     step "trainers not installed (whole output: $log); tests/trainers will be skipped"
 }
 

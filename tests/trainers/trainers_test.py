@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def environment(folder):
         **os.environ, "PYTHON_EXEC": str(PYTHON), "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo",
         "RES_OPTIONS": "timeout:1 attempts:1", "HF_HOME": str(folder / "hf"),
+        "MPLCONFIGDIR": str(ROOT / "out" / "test_cache" / "matplotlib"),
         "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
     }
 
@@ -241,8 +243,57 @@ class TorchrunsDigits(JobTest):
     def test_lightning(self):
         self.compare("with_lightning.py", "undisturbed", "after_a_kill")
 
+    def test_fastai(self):
+        self.compare("with_fastai.py", "undisturbed")
+
     def test_distributed_checkpoint(self):
         self.compare("dist_checkpoint.py", "after_a_death")
+
+
+class SumsByMpi(JobTest):
+    """examples/pytorch/mpi4py_sum.py, whose ranks are Open MPI's. Its counts are those of its twins
+    (tests/examples)."""
+
+    RANKS = 3
+    SUMS = ("mpirun.openmpi", "--oversubscribe", "-n", str(RANKS), PYTHON, ROOT / "examples" / "pytorch" / "mpi4py_sum.py")
+    AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def setUp(self):
+        super().setUp()
+        if lacking():
+            self.skipTest(lacking())
+        if not shutil.which("mpirun.openmpi"):
+            self.skipTest("Open MPI is not installed (scripts/setup.sh --tests)")
+
+    def start(self, command, program=()):
+        """(exit code, stdout, stderr) of a job, which must leave nothing."""
+        job = Job(command, env=environment(self.folder) | self.AS_ROOT, program=program, cwd=self.folder)
+        self.addCleanup(job.end)
+        ended = job.finish(RUN_DEADLINE)
+        job.wait_gone()
+        return ended
+
+    def test_by_mpirun_by_ddprun_and_by_both(self):
+        one = ["--standalone", "--nproc-per-node=1"]
+        dies_once = f'[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec {self.SUMS[0]} -n 2 false; exec "$@"'
+        again = [*one, "--max-restarts=1", "--no-python", "sh", "-c", dies_once, "sh", *self.SUMS]
+        ways = {"mpirun": ([], self.SUMS), "ddprun": ([*one, "--no-python", *self.SUMS], (DDPRUN,)), "again": (again, (DDPRUN,)),
+                "a ddprun for each rank": ([*one, self.SUMS[-1]], (*self.SUMS[:-2], DDPRUN))}
+        size = 4 * 7980
+        server, ring = 2 * (self.RANKS - 1) * size, 2 * size * (self.RANKS - 1) // self.RANKS
+        rings = ", ".join([str(ring)] * self.RANKS)
+        for way, (command, program) in ways.items():
+            with self.subTest(way):
+                code, out, err = self.start(command, program)
+                self.assertEqual(code, 0, f"{out}\n{err}")
+                self.assertEqual(out.splitlines(), [
+                    "parameter server", f"  rank 0 sends and receives 2(N-1)K: {server} bytes a step = {server}",
+                    "ring", *(f"  each rank {verb} 2K(N-1)/N: {rings} bytes a step = {ring}" for verb in ("sends", "receives"))])
+
+    def test_refuses_a_launcher_whose_ranks_mpi_does_not_see(self):
+        code, _, err = self.start(["--standalone", "--nproc-per-node=2", self.SUMS[-1]], (DDPRUN,))
+        self.assertEqual(code, 1, err)
+        self.assertIn("mpi4py_sum: MPI sees one rank, and the launcher has 2: start the ranks by mpirun -n 2\n", err)
 
 
 if __name__ == "__main__":
