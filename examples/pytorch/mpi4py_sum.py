@@ -4,8 +4,8 @@
     ddprun --nproc-per-node=1 --no-python mpirun -n 4 python3 examples/pytorch/mpi4py_sum.py
 
 mpi4py comes from PyPI, and mpirun from Open MPI. The counts are those of build/bin/updates and
-examples/pytorch/updates.py. With the second line and --max-restarts ddprun starts mpirun again when a
-rank dies.
+examples/pytorch/updates.py. With the second line and --max-restarts ddprun starts mpirun again
+when a rank dies.
 """
 import argparse
 import os

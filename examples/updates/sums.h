@@ -7,12 +7,20 @@
 #include <ddprun/collective.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
 namespace ddprun::examples {
+
+// One send() of a rank.
+struct SentNumbers {
+  std::span<const float> numbers;
+  std::size_t to = 0;
+  std::chrono::steady_clock::time_point begin, end;
+};
 
 // send() and receive() of a collective, counted.
 class CountedLinks {
@@ -23,8 +31,10 @@ class CountedLinks {
   std::size_t ranks() const { return static_cast<std::size_t>(ranks_->world_size()); }
 
   void send(std::span<float> numbers, std::size_t to) {
+    const auto begin = std::chrono::steady_clock::now();
     ranks_->send({numbers.data(), numbers.size()}, static_cast<int>(to));
     sent += numbers.size_bytes();
+    if (note) note({numbers, to, begin, std::chrono::steady_clock::now()});
   }
   void receive(std::span<float> numbers, std::size_t from) {
     ranks_->receive({numbers.data(), numbers.size()}, static_cast<int>(from));
@@ -32,6 +42,7 @@ class CountedLinks {
   }
 
   std::uint64_t sent = 0, received = 0;
+  std::function<void(const SentNumbers&)> note;  // told of each send(), if there is one
 
  private:
   Collective* ranks_;

@@ -87,7 +87,7 @@ MAY_INCLUDE = {
     READERS_FACE: set(),
     "worker/checkpoint": {"proto", "worker/collective/core", "worker/training/data_parallel", "worker/training/tensors/stepped_tensors.h"},
     "examples": {"proto", "store", "examples/readers", READERS_FACE, *WORKER},
-    "bench": {"proto", "base/net", "store", *RENDEZVOUS, "agent", *WORKER},
+    "bench": {"proto", "base/net", "store", *RENDEZVOUS, "agent", "examples/updates/sums.h", *WORKER},
 }
 for _room in (*WORKER, "examples", "bench"):
     MAY_INCLUDE[_room].add(FACE)

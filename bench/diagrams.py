@@ -1,0 +1,151 @@
+"""Pictures that need no package: SVG whose words and numbers are text. Each takes rows of a CSV
+file, as dictionaries, or a page's text. It raises ValueError if they say nothing to draw."""
+import re
+from xml.sax.saxutils import escape
+
+BLUE, ORANGE, GREEN, GREY = "#1f6fb2", "#d2691e", "#2e8b57", "#888888"
+COLOUR_OF_PHASE = {"scatter-reduce": "#dbe9f6", "all-gather": "#fbe3d0"}
+FONT = 'font-family="sans-serif" font-size="12"'
+
+
+class Picture:
+    """Shapes in pixels; y grows downwards."""
+
+    def __init__(self, width, height):
+        self.size, self.shapes = (width, height), []
+
+    def box(self, x, y, width, height, fill="white", edge=GREY, round_by=4):
+        self.shapes.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{round_by}" fill="{fill}" stroke="{edge}"/>')
+
+    def text(self, x, y, words, anchor="middle", colour="black", weight="normal"):
+        self.shapes.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" font-weight="{weight}">{escape(words)}</text>')
+
+    def line(self, points, colour=GREY, dashed=False, arrow=False):
+        more = (' stroke-dasharray="5 4"' if dashed else "") + (' marker-end="url(#arrow)"' if arrow else "")
+        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.shapes.append(f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="1.5"{more}/>')
+
+    def dot(self, x, y, colour):
+        self.shapes.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
+
+    def svg(self):
+        width, height = self.size
+        arrow = f'<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{GREY}"/></marker></defs>'
+        return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" {FONT}>',
+                          arrow, f'<rect width="{width}" height="{height}" fill="white"/>', *self.shapes, "</svg>", ""])
+
+
+def wanted(rows, columns):
+    """The rows, of which there must be some, with these columns."""
+    rows = list(rows)
+    if not rows:
+        raise ValueError(f"no rows; expected some with {', '.join(columns)}")
+    lacking = [column for column in columns if rows[0].get(column) is None]
+    if lacking:
+        raise ValueError(f"no column {', '.join(lacking)}; expected {', '.join(columns)}")
+    return rows
+
+
+def ring(rows):
+    """A row a rank and a column a step: which chunk the rank sends, to whom, and when."""
+    rows = wanted(rows, ("rank", "to", "phase", "step", "chunk", "bytes", "begin_us", "end_us"))
+    ranks = max(int(row["rank"]) for row in rows) + 1
+    if len(rows) != 2 * ranks * (ranks - 1):
+        raise ValueError(f"{len(rows)} sends of {ranks} ranks; expected {2 * ranks * (ranks - 1)}")
+    wide, high, left, top = 132, 76, 64, 74
+    picture = Picture(left + 2 * (ranks - 1) * wide + 10, top + ranks * high + 10)
+    picture.text(8, 20, f"One sum of {ranks} x {rows[0]['bytes']} bytes around a ring of {ranks} ranks over TCP, as recorded", "start", weight="bold")
+    for rank in range(ranks):
+        picture.text(8, top + rank * high + 26, f"rank {rank}", "start")
+    for row in rows:
+        rank, to, step = int(row["rank"]), int(row["to"]), int(row["step"]) + (ranks - 1) * (row["phase"] == "all-gather")
+        x, y = left + (step - 1) * wide, top + rank * high
+        if rank == 0:
+            picture.text(x + 60, top - 18, f"{row['phase']} {row['step']}")
+        picture.box(x, y, 120, 44, COLOUR_OF_PHASE[row["phase"]])
+        picture.text(x + 60, y + 18, f"chunk {row['chunk']} → rank {to}")
+        picture.text(x + 60, y + 36, f"{float(row['begin_us']) / 1000:.2f} – {float(row['end_us']) / 1000:.2f} ms")
+        if to > rank:
+            picture.line([(x + 60, y + 44), (x + 60, y + high - 2)], arrow=True)
+        else:  # the last rank's neighbour is the first one
+            picture.line([(x + 60, y + 44), (x + 60, y + 56), (x + 126, y + 56), (x + 126, top - 8), (x + 60, top - 8), (x + 60, top - 1)], arrow=True)
+    return picture.svg()
+
+
+def bytes_of(way, ranks, gradient):
+    """The bytes that the busiest rank sends for one sum, by the formula."""
+    return (ranks - 1) * gradient * (1 if way == "parameter server" else 2 / ranks)
+
+
+def sums(rows):
+    """Bytes that the busiest rank sends for one sum, over the ranks. Lines are the formulas."""
+    rows = wanted(rows, ("way", "ranks", "gradient_bytes", "rank", "sent"))
+    gradient = int(rows[0]["gradient_bytes"])
+    busiest = {}
+    for row in rows:
+        place = row["way"], int(row["ranks"])
+        busiest[place] = max(busiest.get(place, 0), int(row["sent"]))
+    counts = sorted({ranks for _, ranks in busiest})
+    most = max(busiest.values())
+    left, top, wide, high = 70, 68, 520, 300
+    picture = Picture(left + wide + 40, top + high + 56)
+
+    def place(ranks, number):
+        span = max(counts[-1] - counts[0], 1)
+        return left + wide * (ranks - counts[0]) / span, top + high * (1 - number / most)
+
+    picture.text(8, 20, f"MB that the busiest rank sends for a sum of {gradient / 1e6:.2f} MB, over the ranks", "start", weight="bold")
+    picture.text(8, 38, "Dots: counted by the kernel on the ranks' TCP connections. Lines: (N-1)K and 2K(N-1)/N.", "start")
+    picture.line([(left, top), (left, top + high), (left + wide, top + high)])
+    for ranks in counts:
+        picture.text(place(ranks, 0)[0], top + high + 18, f"N = {ranks}")
+    above = {"parameter server": (BLUE, -10), "ring": (ORANGE, -10), "mesh": (GREEN, 20)}
+    for index, (way, (colour, offset)) in enumerate(above.items()):
+        picture.line([place(ranks, bytes_of(way, ranks, gradient)) for ranks in counts], colour, dashed=True)
+        picture.text(left + 60 + 180 * index, top + high + 42, f"● {way}", colour=colour)
+        for ranks in counts:
+            if (way, ranks) in busiest:
+                x, y = place(ranks, busiest[way, ranks])
+                picture.dot(x, y, colour)
+                picture.text(x, y + offset, f"{busiest[way, ranks] / 1e6:.2f}", colour=colour)
+    return picture.svg()
+
+
+def plain(cell):
+    """A cell of a page's table without marks and links."""
+    return re.sub(r"[`*]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell)).strip()
+
+
+def broken(words, width):
+    """The words in lines of at most so many letters."""
+    lines = [""]
+    for word in words.split():
+        if lines[-1] and len(lines[-1]) + len(word) >= width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def which(page):
+    """The first two columns of the page's first table: questions, and the mode for each yes."""
+    table = re.search(r"^\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE)
+    if not table:
+        raise ValueError("no table; expected one with a question and a mode in each row")
+    rows = [[plain(cell) for cell in line.strip("|").split("|")[:2]] for line in table[1].splitlines()]
+    high, top, left, right = 58, 44, 20, 400
+    picture = Picture(760, top + len(rows) * high + 10)
+    picture.text(left, 24, "Ask from the top; the first yes is the mode", "start", weight="bold")
+    for index, (question, mode) in enumerate(rows):
+        y = top + index * high
+        picture.box(left, y, 310, 40, "#dbe9f6")
+        picture.box(right, y, 340, 40, "#e3f2e1")
+        for x, words, width in ((left + 155, question, 46), (right + 170, mode, 52)):
+            lines = broken(words, width)
+            for number, line in enumerate(lines):
+                picture.text(x, y + 24 + 15 * (number - (len(lines) - 1) / 2), line)
+        picture.line([(left + 310, y + 20), (right - 1, y + 20)], arrow=True)
+        picture.text((left + 310 + right) / 2, y + 15, "yes")
+        if index + 1 < len(rows):
+            picture.line([(left + 155, y + 40), (left + 155, y + high - 1)], arrow=True)
+            picture.text(left + 172, y + 54, "no")
+    return picture.svg()
