@@ -12,6 +12,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "launcher/doctor/gather_peer_access.h"
 #include "launcher/scheduler/deadlines.h"
 
 namespace ddprun::launcher {
@@ -149,6 +150,10 @@ GpuFacts gather_gpus(int counted, Clock::time_point end) {
       left_for_program(end));
   gpus.has_query = csv.has_value();
   if (csv) gpus.rows = rows_of(*csv);
+  if (gpus.rows.size() < 2) return gpus;
+  gpus.peers = gather_peer_paths("/");
+  if (const auto table = run_program({"nvidia-smi", "topo", "-p2p", "r"}, left_for_program(end)))
+    read_peer_table(*table, gpus.peers);
   return gpus;
 }
 

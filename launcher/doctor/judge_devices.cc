@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 
 #include "base/numbers.h"
+#include "launcher/doctor/judge_peer_access.h"
+#include "launcher/doctor/nccl_words.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -71,20 +72,6 @@ void judge_up(const char* name, std::string_view list, const NodeFacts& facts, F
   found.push_back({Level::kWarning, name, fmt::format("{} is down", joined(down)),
                    fmt::format("`ip link set dev IFACE up`, or `unset {}`", name)});
 }
-
-std::string_view value_of(const NodeQuestion& question, const char* name) {
-  const auto found = question.variables.find(name);
-  return found == question.variables.end() ? std::string_view() : std::string_view(found->second);
-}
-
-// NCCL takes its words in any case.
-bool is_word(std::string_view value, std::string_view word) {
-  return std::equal(
-      value.begin(), value.end(), word.begin(), word.end(),
-      [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
-}
-
-bool is_set(std::string_view value) { return !value.empty() && value != "0"; }
 
 // "[N/A]" is 0.
 int count_of(std::string_view text) { return leading_number<int>(text).value_or(0); }
@@ -190,6 +177,7 @@ void judge_nvidia(const NodeQuestion& question, const NodeFacts& facts, Findings
 void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
   const std::size_t before = found.size();
   judge_nvidia(question, facts, found);
+  judge_peer_access(question, facts, found);
   for (const AcceleratorCount& one : question.others) judge_other(question, one, found);
   if (found.size() == before) found.push_back({Level::kOk, "GPUs", "none"});
 }
@@ -206,16 +194,7 @@ void judge_switches(const NodeQuestion& question, const NodeFacts& facts, Findin
     found.push_back({Level::kWarning, "NCCL_NET",
                      fmt::format("Socket leaves {} unused", joined(facts.infiniband)),
                      "`unset NCCL_NET`"});
-  const std::string_view level = value_of(question, "NCCL_P2P_LEVEL");
-  if ((is_word(level, "LOC") || level == "0") && question.gpus > 1)
-    found.push_back(
-        {Level::kWarning, "NCCL_P2P_LEVEL",
-         fmt::format("{}: {} GPUs may not copy to each other directly", level, question.gpus),
-         "`unset NCCL_P2P_LEVEL`"});
-  if (is_set(value_of(question, "NCCL_P2P_DISABLE")) && question.gpus > 1)
-    found.push_back({Level::kWarning, "NCCL_P2P_DISABLE",
-                     fmt::format("{} GPUs may not copy to each other directly", question.gpus),
-                     "`unset NCCL_P2P_DISABLE`"});
+  judge_peer_variables(question, facts, found);
 }
 
 }  // namespace

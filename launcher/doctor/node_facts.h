@@ -47,12 +47,29 @@ struct GpuRow {
       remap_failed{};
 };
 
+// Two GPUs of which nvidia-smi says that they cannot read each other's memory.
+struct RefusedPair {
+  std::string one{}, other{}, word{};  // "GPU0", "GPU1", "CNS"
+
+  bool operator==(const RefusedPair&) const = default;
+};
+
+// How GPUs reach each other's memory.
+struct PeerAccessFacts {
+  int gpus_asked = 0;  // rows of nvidia-smi's table; 0: no answer
+  std::vector<RefusedPair> refused{};
+  std::string iommu{};  // the name of one that translates addresses of a GPU; empty: none does
+  std::vector<std::string> redirecting{};  // PCI addresses of bridges with ACS on, above a GPU
+  bool is_acs_hidden = false;              // this user may not read it, of a bridge or more
+};
+
 struct GpuFacts {
   int listed = 0;          // in /proc/driver/nvidia/gpus: all of this host's
   bool can_open = false;   // /dev/nvidiactl, by this user
   bool has_query = false;  // nvidia-smi answered
   std::vector<GpuRow> rows{};
   std::vector<std::string> xids{};  // lines of the kernel's log, of the last hour
+  PeerAccessFacts peers{};
 };
 
 struct Space {

@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 import unittest
 
-from support import JobTest, main, with_variables
+from support import DDPRUN, JobTest, main, with_variables
 
 DEVICES = 4
 # The real devices that a job needs, below a /dev of our own.
@@ -132,6 +132,29 @@ class Accelerators(JobTest):
             self.counts(node, word, 2, HABANA_VISIBLE_MODULES="5,7")
         self.refuses(node, "npu", "no Ascend NPU is visible")
         self.assertEqual(self.on(node, "hpu", "--virtual-local-rank", shown="HABANA_VISIBLE_MODULES"), (0, ["4", "5", "6", "7"], ""))
+
+    def test_the_doctor_says_how_gpus_reach_each_other(self):
+        """With a nvidia-smi that is a script, and an IOMMU that is a file."""
+        node = self.node(nvidia)
+        tree = pathlib.Path(node[-1])
+        for name, text in {"dev/nvidiactl": "", "class/iommu/dmar0": "", "cmdline": "ro quiet\n"}.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+        self.script("""#!/bin/sh
+case "$*" in
+"topo -p2p r") printf ' \\tGPU0\\tGPU1\\n GPU0\\tX\\tNS\\n GPU1\\tNS\\tX\\n\\nLegend:\\n' ;;
+*) for gpu in 0 1; do echo "$gpu, H100, 580.1, Enabled, 0, No, No"; done ;;
+esac
+""", "nvidia-smi")
+        prefix = (*node, "sh", "-ec", 'mount --bind $0/cmdline /proc/cmdline; PATH=$1:$PATH; shift; exec "$@"', str(tree), str(self.folder))
+        done = subprocess.run([*prefix, DDPRUN, "doctor"], capture_output=True, text=True, env=with_variables(NCCL_P2P_LEVEL="NVLINK"), timeout=60)
+        lines = dict(line[5:].split(": ", 1) for line in done.stdout.splitlines())
+        self.assertRegex(lines["peer access"], r"^none between GPU0 and GPU1 \(not supported\): .* — `nvidia-smi topo -m`", done)
+        self.assertRegex(lines["IOMMU"], r"^dmar0 translates .* the first one hangs .* — `NCCL_P2P_DISABLE=1 ddprun …`", done)
+        self.assertRegex(lines["NCCL_P2P_LEVEL"], "^NVLINK is no level; ", done)
+        alone = subprocess.run([*self.node(ascend), DDPRUN, "doctor"], capture_output=True, text=True, env=with_variables(), timeout=60)
+        self.assertIn("Ascend NPUs: 4", alone.stdout)
+        self.assertNotRegex(alone.stdout, "peer access|IOMMU|ACS")
 
     def test_several_kinds(self):
         node = self.node(nvidia, ascend)
