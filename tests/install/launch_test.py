@@ -153,12 +153,12 @@ class Launch(FolderTest):
 
     def test_a_lambda_without_cloudpickle_is_refused_in_one_line(self):
         said = run(sys.executable, "-S", self.script("ddprun.launch(lambda: 1, nproc_per_node=1)"), env=self.env, expect=1)
-        self.assertRegex(said.splitlines()[-1], "^TypeError: ddprun.launch: <lambda> and .*; pip install cloudpickle, or ")
+        self.assertRegex(said.splitlines()[-1], "^TypeError: ddprun: <lambda> and .*; pip install cloudpickle, or ")
 
     def test_a_console_without_cloudpickle_is_refused_in_one_line(self):
         code = "import ddprun\ndef f(): return 1\nddprun.launch(f, nproc_per_node=1)"
         said = run(sys.executable, "-S", "-c", code, env=self.env, expect=1)
-        self.assertRegex(said.splitlines()[-1], "^TypeError: ddprun.launch: f is defined in a notebook or a console, .*pip install cloudpickle")
+        self.assertRegex(said.splitlines()[-1], "^TypeError: ddprun: f is defined in a notebook or a console, .*pip install cloudpickle")
 
     def said_in_a_console(self, call):
         """Returns the results' x as a console with cloudpickle prints it. The class C and the

@@ -52,7 +52,7 @@ class Wheel(FolderTest):
             names = {re.sub(r"^ddprun-[\d.]*\d", "V", name) for name in wheel.namelist()}
             self.assertEqual({name for name in names if name.startswith("V.data")}, programs)
             sources = {f"ddprun/{path.name}" for path in (PACKAGE / "ddprun").iterdir() if path.is_file()}
-            self.assertEqual({name for name in names if not name.startswith("V.")}, sources)
+            self.assertEqual({name for name in names if not name.startswith("V.")}, sources | {"ddprun.pth"})
             for entry in wheel.infolist():
                 if "/scripts/" in entry.filename:
                     self.assertEqual(entry.external_attr >> 16 & 0o777, 0o755, entry.filename)
@@ -127,7 +127,7 @@ class Types(unittest.TestCase):
     def test_only_the_standard_library(self):
         """In an interpreter without site-packages, and with nothing of the environment."""
         code = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); import ddprun; print(sorted(ddprun.__all__))"
-        self.assertEqual(run(sys.executable, "-I", "-S", "-B", "-c", code), "['Failed', 'launch']\n")
+        self.assertEqual(run(sys.executable, "-I", "-S", "-B", "-c", code), "['DefaultLogsSpecs', 'Failed', 'LaunchConfig', 'elastic_launch', 'launch']\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """launch(): runs a function in the workers of one ddprun, and brings their results back.
+elastic_launch() has the same ways.
 
 The function, its arguments and the results travel as files in a private temporary folder, which
 goes when launch() ends. _worker.py is the other end.
@@ -7,18 +8,17 @@ goes when launch() ends. _worker.py is the other end.
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import json
 import multiprocessing.process
 import os
 import pathlib
 import pickle
-import signal
-import subprocess
 import sys
 import tempfile
 from typing import Any, Callable, Dict, Mapping, NoReturn, Optional, Sequence, TypeVar, Union, cast
 
+from ._process import run
 from ._program import find_program
 
 T = TypeVar("T")
@@ -27,18 +27,6 @@ T = TypeVar("T")
 # workers reads all of them into memory.
 MAX_RESULT_BYTES = 256 << 20
 WORKER = str(pathlib.Path(__file__).with_name("_worker.py"))
-# Becomes ddprun. It is told to end when the process that called launch() dies, of SIGKILL too
-# (PR_SET_PDEATHSIG is 1; prctl(2)). It has a process group of its own. Ctrl-C at a terminal and a
-# notebook's interrupt go to the caller's group. A second signal would cut the workers' grace short.
-# An interpreter of its own does that, since preexec_fn of subprocess is not safe in a process with
-# threads.
-BOUND_TO_PARENT = """\
-import ctypes, os, sys
-os.setpgid(0, 0)
-ctypes.CDLL(None).prctl(1, int(sys.argv[1]), 0, 0, 0)
-if os.getppid() != int(sys.argv[2]): sys.exit(1)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
 
 
 class Failed(RuntimeError):
@@ -80,12 +68,12 @@ def launch(
     __name__ == "__main__":`, since each worker imports it. Raises Failed if the job did not
     succeed.
     """
-    _refuse_while_imported()
+    refuse_while_imported()
     _check_flags(flags)
     program = find_program()
     with tempfile.TemporaryDirectory(prefix="ddprun-launch-") as name:
         folder = pathlib.Path(name)
-        _write_call(folder, fn, tuple(args))
+        write_call(folder, fn, tuple(args))
         error_report, error_file = folder / "report.json", folder / "error.json"
         # The caller's flags come later and win; the log folder would stay where it is otherwise.
         logs = [] if "PET_LOG_DIR" in os.environ else [f"--log-dir={folder / 'logs'}"]
@@ -103,18 +91,18 @@ def launch(
             "PYTHON_EXEC": sys.executable,
             "TORCHELASTIC_ERROR_FILE": str(error_file),
         }
-        exit_code = _run(command, variables)
+        exit_code = run(command, variables).exit_code
         if exit_code != 0:
-            _hand_on(error_file)
-            _raise_failed(_read_json(error_report), _read_json(error_file), exit_code)
-        return _read_results(folder / "results")
+            hand_on(error_file)
+            raise_failed(read_json(error_report), read_json(error_file), exit_code)
+        return read_results(folder / "results")
 
 
-def _refuse_while_imported() -> None:
+def refuse_while_imported() -> None:
     """A main module without the guard would launch again in each worker that imports it."""
     if getattr(sys.modules["__main__"], "_ddprun_prepares", False):
         raise RuntimeError(
-            "ddprun.launch() is called while a worker imports the main module: "
+            "a launch is called while a worker imports the main module: "
             'call it below if __name__ == "__main__":'
         )
 
@@ -159,14 +147,21 @@ def _cloudpickle(why: str) -> Any:
         if not why:
             return pickle
         raise TypeError(
-            f"ddprun.launch: {why}; pip install cloudpickle, or define it in a module"
+            f"ddprun: {why}; pip install cloudpickle, or define it in a module"
         ) from None
 
 
-def _write_call(folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any]) -> None:
+def write_call(
+    folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any], as_forked: bool = False
+) -> None:
     """Two pickles in one file. The first tells how to prepare the main module. The second is the
-    call, for whose reading that module must be there."""
+    call, for whose reading that module must be there.
+
+    `as_forked`: the main module is not imported again, if cloudpickle can do without."""
     preparation = _preparation()
+    if as_forked and importlib.util.find_spec("cloudpickle") is not None:
+        preparation.pop("init_main_from_name", None)
+        preparation.pop("init_main_from_path", None)
     has_main = "init_main_from_name" in preparation or "init_main_from_path" in preparation
     pickler: Any = pickle
     what = getattr(fn, "__qualname__", repr(fn))
@@ -180,7 +175,7 @@ def _write_call(folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any
         )
     try:
         call = pickler.dumps((fn, args))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
         if pickler is not pickle:
             raise
         pickler = _cloudpickle(f"{what} and its arguments cannot be pickled ({error})")
@@ -194,46 +189,18 @@ def _write_call(folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any
     (folder / "call").write_bytes(pickle.dumps(setup) + call)
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Returns ddprun's exit code. An exception that ends this call ends the job first."""
-    bound = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        BOUND_TO_PARENT,
-        str(int(signal.SIGTERM)),
-        str(os.getpid()),
-        *command,
-    ]
-    process = subprocess.Popen(bound, env=dict(variables), stdin=subprocess.DEVNULL)
+def read_json(path: pathlib.Path) -> Dict[str, Any]:
     try:
-        return process.wait()
-    except BaseException as error:
-        process.send_signal(
-            signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
-        )
-        try:
-            process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-        raise
-
-
-def _read_json(path: pathlib.Path) -> Dict[str, Any]:
-    try:
-        return _as_dict(json.loads(path.read_bytes()))
+        return as_dict(json.loads(path.read_bytes()))
     except (OSError, ValueError):
         return {}
 
 
-def _as_dict(value: Any) -> Dict[str, Any]:
+def as_dict(value: Any) -> Dict[str, Any]:
     return cast(Dict[str, Any], value) if isinstance(value, dict) else {}
 
 
-def _hand_on(error_file: pathlib.Path) -> None:
+def hand_on(error_file: pathlib.Path) -> None:
     """The starter of the caller reads the caller's error there: a pod's termination message. A
     worker leaves a record of its own."""
     wanted = os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -243,8 +210,8 @@ def _hand_on(error_file: pathlib.Path) -> None:
         pathlib.Path(wanted).write_bytes(error_file.read_bytes())
 
 
-def _raise_failed(report: Mapping[str, Any], error: Mapping[str, Any], exit_code: int) -> NoReturn:
-    cause = _as_dict(report.get("root_cause"))
+def raise_failed(report: Mapping[str, Any], error: Mapping[str, Any], exit_code: int) -> NoReturn:
+    cause = as_dict(report.get("root_cause"))
     rank: Optional[int] = cause.get("rank")
     trace: str = cause.get("traceback") or ""
     if rank is not None:
@@ -262,7 +229,7 @@ def _raise_failed(report: Mapping[str, Any], error: Mapping[str, Any], exit_code
         )
     own = error.get("message")
     said = (
-        _as_dict(own).get("message", own)
+        as_dict(own).get("message", own)
         or report.get("message")
         or report.get("signal")
         or "its lines on stderr say why"
@@ -270,8 +237,10 @@ def _raise_failed(report: Mapping[str, Any], error: Mapping[str, Any], exit_code
     raise Failed(f"ddprun ended with exit code {exit_code}: {said}", None, trace, report, exit_code)
 
 
-def _read_results(folder: pathlib.Path) -> Dict[int, Any]:
+def read_results(folder: pathlib.Path) -> Dict[int, Any]:
     """Those of the attempt that succeeded, the last one: each has a folder of its own."""
+    if not folder.is_dir():  # a program returns nothing
+        return {}
     attempts = sorted(folder.iterdir(), key=lambda attempt: attempt.stat().st_mtime_ns)
     results: Dict[int, Any] = {}
     for path in attempts[-1].iterdir() if attempts else ():
