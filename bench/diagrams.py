@@ -126,26 +126,41 @@ def broken(words, width):
     return lines
 
 
+def rows_with_mode(table):
+    """The first two cells of each row of a page's table."""
+    return [[plain(cell) for cell in line.strip("|").split("|")[:2]] for line in table.splitlines()]
+
+
+def answer(picture, y, question, mode):
+    """One question on the left, and what a yes leads to on the right."""
+    picture.box(20, y, 330, 40, "#dbe9f6")
+    picture.box(420, y, 350, 40, "#e3f2e1")
+    for x, words in ((185, question), (595, mode)):
+        lines = broken(words, 50)
+        for number, line in enumerate(lines):
+            picture.text(x, y + 24 + 15 * (number - (len(lines) - 1) / 2), line)
+    picture.line([(350, y + 20), (419, y + 20)], arrow=True)
+    picture.text(385, y + 15, "yes")
+
+
 def which(page):
-    """The first two columns of the page's first table: questions, and the mode for each yes."""
-    table = re.search(r"^\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE)
-    if not table:
-        raise ValueError("no table; expected one with a question and a mode in each row")
-    rows = [[plain(cell) for cell in line.strip("|").split("|")[:2]] for line in table[1].splitlines()]
-    high, top, left, right = 58, 44, 20, 400
-    picture = Picture(760, top + len(rows) * high + 10)
-    picture.text(left, 24, "Ask from the top; the first yes is the mode", "start", weight="bold")
-    for index, (question, mode) in enumerate(rows):
+    """The page's first two tables, by their first two columns. Of the first one the first yes counts,
+    of the second one each."""
+    tables = [rows_with_mode(table) for table in re.findall(r"^\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE)]
+    if len(tables) < 2:
+        raise ValueError(f"{len(tables)} tables; expected two, with a question and a mode in each row")
+    modes, additions = tables[:2]
+    high, top = 58, 40
+    second = top + len(modes) * high + 30
+    picture = Picture(790, second + len(additions) * high)
+    picture.text(20, 24, "Ask from the top: the first yes is the mode", "start", weight="bold")
+    for index, (question, mode) in enumerate(modes):
         y = top + index * high
-        picture.box(left, y, 310, 40, "#dbe9f6")
-        picture.box(right, y, 340, 40, "#e3f2e1")
-        for x, words, width in ((left + 155, question, 46), (right + 170, mode, 52)):
-            lines = broken(words, width)
-            for number, line in enumerate(lines):
-                picture.text(x, y + 24 + 15 * (number - (len(lines) - 1) / 2), line)
-        picture.line([(left + 310, y + 20), (right - 1, y + 20)], arrow=True)
-        picture.text((left + 310 + right) / 2, y + 15, "yes")
-        if index + 1 < len(rows):
-            picture.line([(left + 155, y + 40), (left + 155, y + high - 1)], arrow=True)
-            picture.text(left + 172, y + 54, "no")
+        answer(picture, y, question, mode)
+        if index + 1 < len(modes):
+            picture.line([(185, y + 40), (185, y + high - 1)], arrow=True)
+            picture.text(202, y + 54, "no")
+    picture.text(20, second - 16, "Ask each of these, too: each yes adds to the mode", "start", weight="bold")
+    for index, (question, mode) in enumerate(additions):
+        answer(picture, second + index * high, question, mode)
     return picture.svg()

@@ -19,7 +19,8 @@ std::vector<std::string> words_of(const std::string& line) {
   return {std::istream_iterator<std::string>(text), {}};
 }
 
-// The kind of a device's addresses (Documentation/ABI/testing/sysfs-kernel-iommu_groups). Empty if the device is in no group, or the kernel does not say.
+// The kind of a device's addresses (Documentation/ABI/testing/sysfs-kernel-iommu_groups). Empty if
+// the device is in no group, or the kernel does not say.
 std::string domain_of(const fs::path& device) { return read_text(device / "iommu_group/type"); }
 
 bool passes_through(const std::string& command_line) {

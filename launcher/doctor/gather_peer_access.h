@@ -1,4 +1,5 @@
-// A part of gather.h: whether GPUs may read each other's memory, and what lies on the way. Files of the kernel and nvidia-smi's table, without a library. Any thread.
+// A part of gather.h: whether GPUs may read each other's memory, and what lies on the way. Files of
+// the kernel and nvidia-smi's table, without a library. Any thread.
 #pragma once
 
 #include <filesystem>

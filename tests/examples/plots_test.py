@@ -14,7 +14,7 @@ import support
 
 DOCS = support.ROOT / "docs"
 BUILD = pathlib.Path(os.environ.get("DDPRUN", support.ROOT / "build" / "bin" / "ddprun")).parents[1]
-PICTURES = {"ring": "ring.csv", "sums": "sums.csv"}
+PICTURES = {"ring": "ring.csv", "sums": "sums.csv", "which": "which.md"}
 
 
 def plot(kind, source, svg):
@@ -82,7 +82,7 @@ class Pictures(unittest.TestCase):
         self.assertRegex(self.refused("ring", head), r"^no rows; ")
         self.assertEqual(self.refused("ring", head + "0,1,all-gather,1,0,4,1,2\n1,0,all-gather,1,1,4,1,2\n"), "2 sends of 2 ranks; expected 4\n")
         self.assertRegex(self.refused("sums", "way,ranks\nring,2\n"), r"^no column gradient_bytes, rank, sent; expected ")
-        self.assertRegex(self.refused("which", "# A page\n"), r"^no table; ")
+        self.assertRegex(self.refused("which", "# A page\n"), r"^0 tables; expected two")
         self.assertIn("No such file or directory", plot("sums", self.folder / "none", self.folder / "p.svg").stderr)
 
     def test_bytes_that_the_ranks_cannot_divide_are_refused(self):
