@@ -144,8 +144,8 @@ def answer(picture, y, question, mode):
 
 
 def which(page):
-    """The page's first two tables, by their first two columns. Of the first one the first yes counts,
-    of the second one each."""
+    """The page's first two tables, by their first two columns. The first yes of the first one
+    counts, and each of the second one."""
     tables = [rows_with_mode(table) for table in re.findall(r"^\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE)]
     if len(tables) < 2:
         raise ValueError(f"{len(tables)} tables; expected two, with a question and a mode in each row")
