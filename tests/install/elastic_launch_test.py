@@ -2,8 +2,11 @@
 """ddprun.elastic_launch(), and the takeover of torch's launchers. With the package of the source
 tree. A torch of a few lines stands for the real one; one test has that."""
 
+import contextlib
+import io
 import os
 import pathlib
+import runpy
 import signal
 import subprocess
 import sys
@@ -282,6 +285,40 @@ class Takeover(FolderTest):
         said = run(self.python, self.file("reduce.py", REDUCE), env=env, expect=1)
         self.assertIn("{0: (3.0, True), 1: (3.0, True)}", said)
         self.assertRegex(said, r"(?s)ChildFailedError: .*fails FAILED.*rank +: 1.*exitcode +: 1.*error_file: /.*KeyError: 'no such key'")
+
+
+class CompareLaunchers(unittest.TestCase):
+    """The command of tests/trainers, with jobs that have ended already."""
+
+    COMMAND = ROOT / "tests" / "trainers" / "compare_launchers"
+
+    def differences(self, ours, after_a_failure=(1, "", "ChildFailedError\nValueError: planned")):
+        """Returns what compare() finds where torch's agent ended well."""
+        command = runpy.run_path(str(self.COMMAND))
+        ends = iter([(0, "launcher=torchrun\nfinal_loss=0.5\n", ""), ours, after_a_failure])
+
+        class Ended:
+            def run(self, row, with_ddprun, fail):
+                return next(ends)
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            return command["compare"](Ended(), command["Row"]("row", [], []), True)
+
+    def test_finds_what_differs(self):
+        self.assertEqual(self.differences((0, "launcher=ddprun\nfinal_loss=0.5\n", "")), [])
+        for ours, said in (
+            ((0, "launcher=ddprun\nfinal_loss=0.6\n", ""), "row: losses 0.5 and 0.6"),
+            ((0, "launcher=torchrun\nfinal_loss=0.5\n", ""), "row: exit code 0, launcher torchrun, expected ddprun: "),
+            ((1, "", "died"), "row: exit code 1, launcher none, expected ddprun: died"),
+        ):
+            self.assertIn(said, self.differences(ours))
+        well = 0, "launcher=ddprun\nfinal_loss=0.5\n", ""
+        self.assertEqual(self.differences(well, (0, "", "")), ["row: after a failure, exit code 0: "])
+        self.assertEqual(self.differences(well, (1, "", "KeyError")), ["row: after a failure, exit code 1: KeyError"])
+
+    def test_refuses_bad_input_in_one_line(self):
+        for words, said in ((["--only=x"], "--only=x: expected a part of accelerate launch, "), (["--python=/nowhere"], "--python=/nowhere: expected a program")):
+            self.assertIn(said, run(sys.executable, "-B", self.COMMAND, "--ddprun=/bin/true", *words, expect=2).splitlines()[-1])
 
 
 if __name__ == "__main__":

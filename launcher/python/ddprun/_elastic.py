@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -120,12 +121,10 @@ def _call(config: Any, entrypoint: Entrypoint, args: Sequence[Any], folder: path
 
 def _program_call(entrypoint: str, words: List[str]) -> Call:
     """A script of Python is handed over as such, so that ddprun can have standbys for it."""
-    is_python = pathlib.Path(entrypoint).name.startswith("python")
-    if is_python and words[:1] == ["-u"] and len(words) > 1:
-        if words[1] == "-m" and len(words) > 2:
-            return Call(words[1:], entrypoint, None)
-        if not words[1].startswith("-"):
-            return Call(words[1:], entrypoint, None)
+    is_python = re.fullmatch(r"python[\d.]*", pathlib.Path(entrypoint).name)
+    is_script = words[1:] and (not words[1].startswith("-") or words[1] == "-m" and words[2:])
+    if is_python and words[:1] == ["-u"] and is_script:
+        return Call(words[1:], entrypoint, None)
     return Call(["--no-python", entrypoint, *words], sys.executable, None)
 
 
