@@ -4,6 +4,7 @@ tree. A torch of a few lines stands for the real one; one test has that."""
 
 import contextlib
 import io
+import json
 import os
 import pathlib
 import runpy
@@ -208,8 +209,10 @@ class ElasticLaunch(FolderTest):
         self.assertEqual(sorted(said.splitlines()), sorted(["rank 0", "python 5", "script ['--x', '0']", "script ['3']", *["{}"] * 4]))
 
     def test_a_failure_is_torchs_error(self):
+        self.env["PET_ERROR_REPORT"] = str(self.folder / "report.json")
         said = self.failure("elastic_launch(config(), fails)(error)")
         self.assertRegex(said, r"KIND ChildFailedError \nTEXT fails\nRANK 1 1 1 \nSAID .*KeyError: 'no such key'.* \nFILE .*error.json \nALL \[0, 1\]")
+        self.assertEqual(json.loads((self.folder / "report.json").read_text())["root_cause"]["rank"], 1)
         (logs,) = self.temporary.iterdir()
         self.assertTrue(list(logs.rglob("1/error.json")), "the file that the error names is gone")
 

@@ -21,6 +21,7 @@ from typing import (
     Any,
     Callable,
     Dict,
+    Iterator,
     List,
     Mapping,
     NamedTuple,
@@ -46,8 +47,8 @@ from ._program import find_program
 
 Entrypoint = Union[Callable[..., Any], str]
 
-# Switches of torchrun that a LaunchConfig has applied already, or that are about a script. The
-# variables must not apply them again; all other flags go before theirs.
+# Switches of torchrun that a LaunchConfig has applied already, or that are about a script. Their
+# variables must not apply them again. Flags that a config has go before their variables.
 APPLIED_SWITCHES = ("STANDALONE", "MODULE", "NO_PYTHON", "RUN_PATH", "VIRTUAL_LOCAL_RANK")
 TORCHS_TEMPORARY = "torchelastic_"  # of the folder that torch's DefaultLogsSpecs makes
 
@@ -96,6 +97,7 @@ def launch_agent(config: Any, entrypoint: Entrypoint, args: List[Any]) -> Dict[i
             if f"PET_{switch}" in variables:
                 variables[f"PET_{switch}"] = "0"
         exit_code, number = run(command, variables, call.stdin, handled_signals(config))
+        _share(error_report)
         if number is not None:
             _raise_signal(number)
         if exit_code != 0:
@@ -128,21 +130,21 @@ def _program_call(entrypoint: str, words: List[str]) -> Call:
     return Call(["--no-python", entrypoint, *words], sys.executable, None)
 
 
+def _is_torchs_temporary(folder: str) -> bool:
+    place, name = os.path.split(folder)
+    return place == tempfile.gettempdir() and name.startswith(TORCHS_TEMPORARY)
+
+
 @contextlib.contextmanager
-def _logs(config: Any) -> Any:
+def _logs(config: Any) -> Iterator[List[str]]:
     """Yields the flag of the folder for log files. One that nobody named goes when the job has
     ended well. After a failure it stays, since the error names files in it."""
-    folder = log_folder(config)
-    if folder is None:
-        if "PET_LOG_DIR" in os.environ:
-            yield []
-            return
-        folder = tempfile.mkdtemp(prefix="ddprun-elastic-")
-        is_ours = True
-    else:
-        is_ours = os.path.dirname(folder) == tempfile.gettempdir() and os.path.basename(
-            folder
-        ).startswith(TORCHS_TEMPORARY)
+    named = log_folder(config)
+    if named is None and "PET_LOG_DIR" in os.environ:
+        yield []
+        return
+    folder = named or tempfile.mkdtemp(prefix="ddprun-elastic-")
+    is_ours = named is None or _is_torchs_temporary(named)
     keep = False
     try:
         yield [f"--log-dir={folder}"]
@@ -152,6 +154,14 @@ def _logs(config: Any) -> Any:
     finally:
         if is_ours and not keep and not writes_logs(config):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _share(report: pathlib.Path) -> None:
+    """Copies the report to the file that the user has named for ddprun."""
+    wanted = os.environ.get("PET_ERROR_REPORT")
+    if wanted:
+        with contextlib.suppress(OSError):  # there is none if ddprun refused to start
+            pathlib.Path(wanted).write_bytes(report.read_bytes())
 
 
 def _name(entrypoint: Entrypoint, args: Sequence[Any]) -> str:
