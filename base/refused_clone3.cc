@@ -8,7 +8,7 @@
 struct clone_args;
 
 extern "C" {
-// NOLINTBEGIN(bugprone-reserved-identifier): the linker makes the names
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): names of the linker
 int __real___clone3(clone_args* arguments, std::size_t size, int (*run)(void*), void* argument);
 
 int __wrap___clone3(clone_args* arguments, std::size_t size, int (*run)(void*), void* argument) {
@@ -16,5 +16,5 @@ int __wrap___clone3(clone_args* arguments, std::size_t size, int (*run)(void*), 
   if (answer < 0 && errno == EPERM) errno = ENOSYS;
   return answer;
 }
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 }
