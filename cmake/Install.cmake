@@ -46,7 +46,7 @@ endif()
 
 # The rooms of the engine, and what they link.
 set(_rooms base base_net proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_init_method worker_pipes worker_startup
-  worker_nccl worker_tensors worker_averages worker_buckets worker_data_parallel worker_comm_hooks worker_amp worker_graphs worker_local_sgd worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_tensor_parallel worker_replicas worker_data
+  worker_nccl worker_tensors worker_averages worker_buckets worker_data_parallel worker_comm_hooks worker_amp worker_graphs worker_local_sgd worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_tensor_parallel worker_pipeline_plan worker_pipeline worker_replicas worker_data
   worker_checkpoint_files worker_checkpoint)
 set(DDPRUN_HAVE_NCCL OFF)
 if(TARGET ddprun_nccl)

@@ -7,9 +7,11 @@ DDPRUN names the launcher; the examples are beside it.
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 import digits
@@ -192,11 +194,45 @@ class TensorParallel(Example):
                       self.ours(2, "tensor_parallel", "--sequence", "--length=15", code=1))
 
 
+class Pipeline(Example):
+    def test_ends_as_its_twin(self):
+        for workers, schedule in zip(WORKERS, ("1f1b", "gpipe", "1f1b")):
+            output = self.ours(workers, "pipeline", "--schedule", schedule)
+            self.assertEqual(output, self.theirs(workers, "pipeline", "--schedule", schedule))
+            losses = [float(loss) for loss in re.findall(r"loss=(.*)", output)]
+            self.assertEqual(len(losses), 6)
+            self.assertLess(losses[-1], losses[0] / 4)
+            self.assertIn(f"most micro-batches alive: {8 if schedule == 'gpipe' else workers}\n", output)
+
+    def test_has_the_same_losses_on_any_number_of_workers(self):
+        losses = {tuple(re.findall("loss=.*", self.ours(workers, "pipeline", "--steps=10"))) for workers in WORKERS}
+        self.assertEqual(len(losses), 1)
+
+    def test_refuses_what_does_not_divide(self):
+        self.assertIn("pipeline: --layers: 7 given, expected a multiple of 2 workers\n", self.ours(2, "pipeline", "--layers=7", code=1))
+        self.assertIn("pipeline: Pipeline: inputs of 16 rows given, expected a multiple of the 5 micro-batches\n",
+                      self.ours(2, "pipeline", "--micro-batches=5", code=1))
+
+    def test_a_lost_worker_ends_the_job(self):
+        says_its_pid = f'echo $$ > "{self.folder}/$RANK"; exec "{BIN}/pipeline" --layers=6 --steps=100000'
+        with subprocess.Popen([DDPRUN, "--standalone", "--nproc-per-node=3", "--no-python", "sh", "-c", says_its_pid],
+                              env=support.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+            watchdog = threading.Timer(LONGEST_S, job.kill)
+            watchdog.start()
+            self.assertRegex(job.stdout.readline(), "^step 10 loss=")
+            os.kill(int((self.folder / "1").read_text()), signal.SIGKILL)
+            _, errors = job.communicate()
+            self.assertTrue(watchdog.is_alive(), "the job did not end")
+            watchdog.cancel()
+        self.assertEqual(job.returncode, 1, errors)
+        self.assertRegex(errors, "(?m)SIGKILL")
+
+
 class Device(Example):
     """These tests show no GPU to the programs (support.py)."""
 
     def test_cuda_without_a_gpu_is_refused(self):
-        runs = {"mnist": (), "zero": (), "local_sgd": (), "tensor_parallel": (), "uneven": (), "adults": self.make("adults", 20, 10), "imdb": self.make("imdb", 8, 4),
+        runs = {"mnist": (), "zero": (), "local_sgd": (), "tensor_parallel": (), "pipeline": (), "uneven": (), "adults": self.make("adults", 20, 10), "imdb": self.make("imdb", 8, 4),
                 "cifar10": self.make("cifar10", 20, 10), "image_folder": self.make("imagenette", 20, 10)}
         for name, flags in runs.items():
             done = support.run(BIN / name, *flags, "--device=cuda")

@@ -18,7 +18,7 @@ RENDEZVOUS = {"rendezvous/core", "rendezvous/host", "rendezvous/trust", "rendezv
               "rendezvous/control", "rendezvous/control/pages"}
 WORKER = {"worker/collective/core", "worker/collective/kernels", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical",
           "worker/collective/nccl", "worker/training/tensors", "worker/training/tensors/averages", "worker/training/data_parallel", "worker/training/comm_hooks",
-          "worker/training/amp", "worker/training/graphs", "worker/training/local_sgd", "worker/training/replicas", "worker/training/tensor_parallel", "worker/training/join", "worker/training/norm", "worker/training/zero", "worker/training/sharded",
+          "worker/training/amp", "worker/training/graphs", "worker/training/local_sgd", "worker/training/replicas", "worker/training/tensor_parallel", "worker/training/pipeline", "worker/training/join", "worker/training/norm", "worker/training/zero", "worker/training/sharded",
           "worker/startup/init_method", "worker/startup", "worker/data", "worker/checkpoint"}
 FACE, READERS_FACE = "worker/include/ddprun", "examples/readers/include/ddprun"
 ALLOWED_IN_FACE = re.compile(r"#include <(ddprun/[a-z_]+\.h|(torch|ATen|c10)/[\w/]+\.h|[a-z_]+)>$")
@@ -77,6 +77,7 @@ MAY_INCLUDE = {
     "worker/training/replicas": set(),
     "worker/training/norm": {"worker/collective/core", "worker/training/tensors"},
     "worker/training/tensor_parallel": {"worker/training/tensors"},
+    "worker/training/pipeline": {"worker/collective/core", "worker/training/data_parallel", "worker/training/tensors"},
     "worker/training/zero": {"worker/collective/core", "worker/training/join", "worker/training/tensors", "worker/training/data_parallel", "worker/collective/kernels/ring_order.h"},
     "worker/training/sharded": {"worker/collective/core", "worker/training/data_parallel", "worker/training/tensors"},
     "worker/startup/init_method": {"proto", "base/net", "store"},

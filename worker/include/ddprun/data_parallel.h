@@ -196,6 +196,12 @@ class DataParallel final : public Joinable {
   // Returns a NoSync of this. All ranks must make the same passes under one.
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
+  // Lets the next backward() average the gradients, though its forward() ran under a NoSync. For
+  // forwards that run ahead of their backwards, as in a Pipeline (pipeline.h), which calls it. All
+  // ranks must call it. Throws std::logic_error with find_unused_parameters and static_graph, since
+  // these must know the outputs, and with step_in_backward().
+  void average_next_backward();
+
   // Calls optimizer.step() if each `.grad` is the average of all ranks. All ranks must call it.
   // Throws std::runtime_error else, and names the parameters without a gradient, and those with
   // this rank's own in it. docs/data_parallel.md lists how that comes about. Throws, too, if the

@@ -314,6 +314,16 @@ void DataParallel::end_forward(const std::vector<at::Tensor*>& outputs) {
   if (follows_outputs()) sink_outputs(outputs, on_backward_);
 }
 
+void DataParallel::average_next_backward() {
+  if (follows_outputs() || reducer().steps_itself())
+    throw std::logic_error(
+        "average_next_backward(): find_unused_parameters, static_graph and step_in_backward() need "
+        "a forward() right before their backward()");
+  if (!trains_) return;
+  buffers_due_ = true;
+  reducer().arm({});
+}
+
 LogRecord DataParallel::log_record() const {
   LogRecord record;
   auto& texts = record.texts;

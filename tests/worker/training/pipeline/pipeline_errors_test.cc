@@ -1,0 +1,158 @@
+// What a pipeline refuses, and how its ranks end. Each error is one line, and nobody waits.
+#include <ddprun/pipeline.h>
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+
+#include <csignal>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/worker/collective/tcp/tcp_ranks.h"
+#include "tests/worker/torch_ranks.h"
+
+namespace ddprun::worker {
+namespace {
+
+using Call = std::function<void(Pipeline&)>;
+
+at::Tensor mean_of(const at::Tensor& outputs, const at::Tensor& targets) {
+  return (outputs - targets).pow(2).mean();
+}
+
+PipelineStage linear(std::int64_t from, std::int64_t to) {
+  return pipeline_stage(torch::nn::Linear(from, to));
+}
+
+// The message of a rank; the same on all where they refuse together.
+std::string refusal(const std::function<void()>& body) {
+  const std::string message = message_of(body);
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  return message;
+}
+
+TEST(PipelineErrors, AllRanksAreToldOfUnequalOptions) {
+  run_torch_ranks(3, [](Collective& ranks) {
+    const bool other = ranks.rank() == 1;
+    EXPECT_EQ(
+        refusal([&] { Pipeline(linear(2, 2), ranks, mean_of, {.micro_batches = other ? 8 : 4}); }),
+        "Pipeline: micro_batches 8 given on rank 1, expected 4 as on rank 0");
+    const auto schedule =
+        other ? PipelineSchedule::kGPipe : PipelineSchedule::kOneForwardOneBackward;
+    EXPECT_EQ(refusal([&] { Pipeline(linear(2, 2), ranks, mean_of, {.schedule = schedule}); }),
+              "Pipeline: schedule gpipe given on rank 1, expected 1f1b as on rank 0");
+    EXPECT_EQ(refusal([&] { Pipeline(linear(2, 2), ranks, mean_of, {.micro_batches = 0}); }),
+              "Pipeline: micro_batches 0 given on rank 0, expected 1 or more");
+  });
+}
+
+TEST(PipelineErrors, ABatchThatMicroBatchesDoNotDivideIsRefused) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    Pipeline pipeline(linear(2, 2), ranks, mean_of, {.micro_batches = 4});
+    EXPECT_EQ(refusal([&] {
+                pipeline.forward_backward(torch::ones({6, 2}), torch::ones({6, 2}));
+              }),
+              "Pipeline: inputs of 6 rows given, expected a multiple of the 4 micro-batches");
+    EXPECT_EQ(refusal([&] {
+                pipeline.forward_backward(torch::ones({8, 2}), torch::ones({6, 2}));
+              }),
+              "Pipeline: targets of 6 rows given, expected a multiple of the 4 micro-batches");
+    EXPECT_EQ(refusal([&] {
+                pipeline.forward(torch::ones({0, 2}));
+              }),
+              "Pipeline: inputs of 0 rows given, expected a multiple of the 4 micro-batches");
+    EXPECT_EQ(refusal([&] { pipeline.forward(torch::tensor(1.0)); }),
+              "Pipeline: inputs without rows given on rank " + std::to_string(ranks.rank()) +
+                  ", expected sizes (rows, ...)");
+  });
+}
+
+// Runs ranks that end by an error of one of them, and returns what rank `asked` says. The others
+// are told that it has gone.
+void expect_end(const RanksOptions& options, const std::function<PipelineStage(int)>& stage_of,
+                int asked, const std::string& wanted, const Call& call) {
+  run_torch_ranks(options, [&](Collective& ranks) {
+    const auto message = refusal([&] {
+      Pipeline pipeline(stage_of(ranks.rank()), ranks, mean_of, {.micro_batches = 2});
+      call(pipeline);
+    });
+    // It ends then, and its peers come to know.
+    EXPECT_EQ(ranks.rank() == asked, message == wanted) << message;
+    EXPECT_NE(message, "");
+  });
+}
+
+const Call kTrain = [](Pipeline& pipeline) {
+  pipeline.forward_backward(torch::ones({4, 2}), torch::ones({4, 2}));
+};
+
+TEST(PipelineErrors, StagesWhoseShapesDoNotFitAreNamed) {
+  for (const RanksOptions& options : {RanksOptions{.ranks = 3}, tcp_ranks(3)})
+    expect_end(
+        options, [](int rank) { return rank == 1 ? linear(7, 2) : linear(2, 2); }, 1,
+        "Pipeline: stage 1 cannot take the activations of stage 0, (2, 2) of float32: mat1 and "
+        "mat2 shapes cannot be multiplied (2x2 and 7x2)",
+        kTrain);
+}
+
+TEST(PipelineErrors, ActivationsThatChangeTheirSizesAreRefused) {
+  expect_end(
+      {.ranks = 2}, [](int) { return linear(2, 2); }, 0,
+      "Pipeline: stage 0 returned (3, 2) of float32 for micro-batch 0, expected (2, 2) of "
+      "float32 as for the first one",
+      [](Pipeline& pipeline) {
+        kTrain(pipeline);
+        pipeline.forward_backward(torch::ones({6, 2}), torch::ones({6, 2}));
+      });
+}
+
+TEST(PipelineErrors, ActivationsOfATypeThatCannotTravelAreRefused) {
+  expect_end(
+      {.ranks = 2},
+      [](int) {
+        return PipelineStage{[](const at::Tensor& x) { return x.to(at::kComplexFloat); }, {}};
+      },
+      0,
+      "Pipeline: activations of type ComplexFloat given, expected dense ones of float32, "
+      "float64, float16, bfloat16 or integers of 8, 32 and 64 bits",
+      kTrain);
+}
+
+TEST(PipelineErrors, ALossThatIsNoScalarIsRefused) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    const auto rows = [](const at::Tensor& y, const at::Tensor&) { return y; };
+    const auto message = refusal([&] {
+      Pipeline pipeline(linear(2, 2), ranks, rows, {.micro_batches = 2});
+      kTrain(pipeline);
+    });
+    if (ranks.rank() == 1)
+      EXPECT_EQ(message, "Pipeline: a loss of 2 dimensions given, expected a scalar");
+    else
+      EXPECT_NE(message, "");
+  });
+}
+
+TEST(PipelineErrors, ARankThatIsLostEndsAllOthers) {
+  for (RanksOptions options : {RanksOptions{.ranks = 4}, tcp_ranks(4)}) {
+    options.timeout = std::chrono::seconds(600);  // nobody waits for that
+    const auto statuses = run_ranks_to_end(options, [](Collective& ranks) {
+      at::set_num_threads(1);
+      int calls = 0;
+      const auto dies = [&calls, &ranks](const at::Tensor& x) {
+        if (ranks.rank() == 2 && ++calls == 4) ::raise(SIGKILL);
+        return x * 2;
+      };
+      Pipeline pipeline({dies, {}}, ranks, mean_of, {.micro_batches = 3});
+      const auto x = torch::ones({3, 2});
+      const auto message = refusal([&] {
+        for (int step = 0; step < 2; ++step) pipeline.forward_backward(x, x);
+      });
+      EXPECT_NE(message, "");
+    });
+    for (std::size_t rank = 0; rank < statuses.size(); ++rank)
+      EXPECT_EQ(WIFSIGNALED(statuses[rank]), rank == 2) << rank;
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::worker
