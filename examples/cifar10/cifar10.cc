@@ -1,4 +1,5 @@
-// cifar10: ResNet-18 on small images. A run goes on within an epoch, on any number of workers.
+// cifar10: a net (--model) on small images. A run goes on within an epoch, on any number of
+// workers.
 //
 //   examples/data/fetch cifar10 /tmp/cifar10
 //   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 --checkpoint c.pt
@@ -7,18 +8,18 @@
 #include <ddprun/checkpoint.h>
 #include <ddprun/data_parallel.h>
 #include <ddprun/optimizers.h>
-#include <torch/nn.h>
 #include <torch/utils.h>
 
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "examples/cifar10/cifar_set.h"
 #include "examples/common/classifier.h"
 #include "examples/common/program.h"
-#include "examples/nets/resnet18.h"
+#include "examples/nets/conv_nets.h"
 
 namespace {
 
@@ -27,6 +28,7 @@ using examples::CifarSet;
 
 struct Options {
   std::filesystem::path data, checkpoint;
+  std::string model = "resnet18";
   LoadOptions load;
   int epochs = 10, batch_size = 64, width = 64;
   int steps = std::numeric_limits<int>::max();
@@ -35,8 +37,7 @@ struct Options {
 };
 
 // The scores, in float32, of a pass that may compute in 16 bits. Loss and weights stay in float32.
-at::Tensor scores_of(DataParallel& parallel, examples::ResNet18& net, const at::Tensor& images,
-                     bool bf16) {
+at::Tensor scores_of(DataParallel& parallel, const auto& net, const at::Tensor& images, bool bf16) {
   const Autocast autocast(images.device().type(), at::kBFloat16, bf16);
   return parallel.forward(net, images).to(at::kFloat);
 }
@@ -51,7 +52,7 @@ SamplerState resume(const Options& options, const CheckpointRun& run) {
 
 void save(const Options& options, const CheckpointRun& run, const SamplerState& at) {
   if (options.checkpoint.empty()) return;
-  CheckpointInfo info{.epoch = static_cast<std::int64_t>(at.epoch), .arch = "resnet18"};
+  CheckpointInfo info{.epoch = static_cast<std::int64_t>(at.epoch), .arch = options.model};
   info.consumed = static_cast<std::int64_t>(at.consumed);
   save_checkpoint(options.checkpoint, run, info);
 }
@@ -60,9 +61,10 @@ void train(Process& process, const Options& options, const CifarSet& images,
            const CifarSet& held_out) {
   Collective& ranks = *process.collective;
   torch::manual_seed(1);
-  examples::ResNet18 net(10, 3, options.width);
+  const auto net = examples::conv_net(options.model, 10, true, options.width);
   examples::place(process, *net);
-  DataParallel parallel(net.ptr(), ranks);
+  DataParallel parallel(net, ranks);
+  torch::manual_seed(static_cast<std::uint64_t>(2 + ranks.rank()));  // of dropout
   SGD optimizer(net->parameters(), SGD::Options(options.lr).momentum(0.9).weight_decay(5e-4));
   const CheckpointRun run{*net, optimizer, ranks, &parallel};
   DistributedSampler sampler(images.size(), ranks.world_size(), ranks.rank());
@@ -80,19 +82,19 @@ void train(Process& process, const Options& options, const CifarSet& images,
     sampler.set_epoch(static_cast<std::uint64_t>(epoch) + 1);
     save(options, run, sampler.state());
   }
-  const double accuracy = examples::accuracy_over(ranks, net, held_out, 64);
-  examples::say_result(process, *net, accuracy);
+  examples::say_result(process, *net, examples::accuracy_over(ranks, net, held_out, 64));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Options options;
-  examples::Flags flags("Trains ResNet-18 on CIFAR-10, data-parallel.");
+  examples::Flags flags("Trains a net on CIFAR-10, data-parallel.");
   flags.path("--data", options.data, "folder",
              "folder with the files of CIFAR-10's binary version (needed)");
   flags.path("--checkpoint", options.checkpoint, "file",
              "save here after each epoch; go on from it if it is there (none)");
+  flags.word("--model", options.model, examples::kConvNets, "the net (resnet18)");
   flags.weights_key(options.load.weights_key);
   flags.count("--epochs", options.epochs, "passes over the images (10)");
   flags.count("--steps", options.steps, "end after so many steps, and save (all)");

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -34,6 +35,11 @@ class Flags {
             const std::string& help);  // kind: "folder" or "file"
   void word(const std::string& name, std::string& into, const std::vector<std::string>& accepted,
             const std::string& help);
+  // Text that `store` takes: false if it is not accepted. `value`: its placeholder in the help.
+  void text(const std::string& name, const std::string& value, const std::string& accepted,
+            const std::string& help, std::function<bool(const std::string&)> store) {
+    flags_.push_back({name, value, accepted, help, std::move(store)});
+  }
   // --weights-key, of a program that loads a checkpoint; not empty.
   void weights_key(std::string& into) {
     flags_.push_back(

@@ -1,4 +1,4 @@
-// image_folder: ResNet-18 on photographs in folders, `train/class/name.jpg` and
+// image_folder: a net (--model) on photographs in folders, `train/class/name.jpg` and
 // `val/class/name.jpg` (ImageNette and its kin). Threads read and decode ahead. A training image is
 // a random part of the photograph, by numbers that follow from epoch and index. A corrupt file is
 // named.
@@ -16,11 +16,12 @@
 #include <chrono>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "examples/common/classifier.h"
 #include "examples/common/program.h"
 #include "examples/image_folder/photo_set.h"
-#include "examples/nets/resnet18.h"
+#include "examples/nets/conv_nets.h"
 
 namespace {
 
@@ -31,6 +32,7 @@ using examples::say;
 struct Options {
   std::filesystem::path data;
   int epochs = 10, batch_size = 32, workers = 2, side = 128, width = 64;
+  std::string model = "resnet18";
   double lr = 0.05;
   bool read_only = false;
 };
@@ -54,9 +56,10 @@ void train(Process& process, const Options& options, const PhotoSet& photos,
       {.workers = static_cast<std::size_t>(options.workers), .pin = examples::on_gpu(process)});
   if (options.read_only) return read_all(process, loader);
   torch::manual_seed(1);
-  examples::ResNet18 net(photos.classes(), 7, options.width);
+  const auto net = examples::conv_net(options.model, photos.classes(), false, options.width);
   examples::place(process, *net);
-  DataParallel parallel(net.ptr(), ranks);
+  DataParallel parallel(net, ranks);
+  torch::manual_seed(static_cast<std::uint64_t>(2 + ranks.rank()));  // of dropout
   SGD optimizer(net->parameters(), SGD::Options(options.lr).momentum(0.9).weight_decay(1e-4));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint64_t>(epoch));
@@ -73,9 +76,10 @@ void train(Process& process, const Options& options, const PhotoSet& photos,
 
 int main(int argc, char** argv) {
   Options options;
-  examples::Flags flags("Trains ResNet-18 on photographs in folders, data-parallel.");
+  examples::Flags flags("Trains a net on photographs in folders, data-parallel.");
   flags.path("--data", options.data, "folder",
              "folder with train/ and val/, each with a folder for each class (needed)");
+  flags.word("--model", options.model, examples::kConvNets, "the net (resnet18)");
   flags.count("--epochs", options.epochs, "passes over the photographs (10)");
   flags.count("--batch-size", options.batch_size, "photographs a worker and step (32)");
   flags.count("--workers", options.workers, "threads that read and decode (2)");
@@ -85,6 +89,9 @@ int main(int argc, char** argv) {
   flags.on("--read-only", options.read_only, "read all photographs once, and say how fast");
   std::optional<PhotoSet> train_set, test_set;
   const auto load = [&] {
+    if (const int least = examples::least_side(options.model); options.side < least)
+      throw examples::UsageError(fmt::format("--side: {} given, expected {} or more for --model={}",
+                                             options.side, least, options.model));
     const auto side = static_cast<std::size_t>(options.side);
     train_set =
         PhotoSet(examples::value_of(

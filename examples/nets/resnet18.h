@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "examples/nets/conv_net.h"
+
 namespace ddprun::examples {
 
 inline torch::nn::Conv2d convolution(std::int64_t from, std::int64_t to, std::int64_t side,
@@ -45,7 +47,7 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-class ResNet18Impl : public torch::nn::Module {
+class ResNet18Impl : public ConvNet {
  public:
   ResNet18Impl(std::int64_t classes, std::int64_t stem, std::int64_t width = 64)
       : small_(stem == 3),
@@ -62,8 +64,7 @@ class ResNet18Impl : public torch::nn::Module {
     last_ = register_module("fc", torch::nn::Linear(from, classes));
   }
 
-  // From images [batch, 3, side, side] to scores [batch, classes].
-  torch::Tensor forward(torch::Tensor images) {
+  torch::Tensor forward(torch::Tensor images) override {
     images = torch::relu(norm_(first_(images)));
     if (!small_) images = torch::max_pool2d(images, 3, 2, 1);
     images = blocks_->forward(images);

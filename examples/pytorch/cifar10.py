@@ -1,5 +1,5 @@
-"""ResNet-18 on CIFAR-10 with DistributedDataParallel and Gloo; with --device=cuda and NCCL on GPUs,
-with --bf16 in 16 bits.
+"""A net (--model) on CIFAR-10 with DistributedDataParallel and Gloo. With --device=cuda and NCCL it
+is on GPUs, with --bf16 in 16 bits.
 
     torchrun --standalone --nproc-per-node=2 examples/pytorch/cifar10.py --data /tmp/cifar10
 
@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import twin
-from resnet18 import ResNet18
+from conv_nets import conv_net
 
 MEAN = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
 DEVIATION = torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
@@ -50,15 +50,17 @@ class CifarSet(Dataset):
 
 
 def main():
-    options = twin.options_of(__doc__, epochs=10, batch_size=64, width=64, lr=0.05, bf16=False, device="cpu")
+    options = twin.options_of(__doc__, model="resnet18", epochs=10, batch_size=64, width=64, lr=0.05, bf16=False, device="cpu")
     train = CifarSet([f"{options.data}/data_batch_{n}.bin" for n in range(1, 6)], augment=True)
     held_out = CifarSet([f"{options.data}/test_batch.bin"], augment=False)
     torch.manual_seed(1)
-    net = ResNet18(10, 3, options.width).to(options.device)
+    net = conv_net(options.model, 10, True, options.width).to(options.device)
     model = DistributedDataParallel(net)
+    torch.manual_seed(2 + dist.get_rank())  # of dropout
     optimizer = torch.optim.SGD(net.parameters(), lr=options.lr, momentum=0.9, weight_decay=5e-4)
     sampler = DistributedSampler(train)
-    loader = DataLoader(train, options.batch_size, sampler=sampler)
+    # A generator of its own: else each epoch takes a number from that of dropout.
+    loader = DataLoader(train, options.batch_size, sampler=sampler, generator=torch.Generator())
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
         train.epoch = epoch

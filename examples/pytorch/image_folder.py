@@ -1,4 +1,4 @@
-"""ResNet-18 on photographs in folders, with DistributedDataParallel, Gloo and Pillow.
+"""A net (--model) on photographs in folders, with DistributedDataParallel, Gloo and Pillow.
 
     torchrun --standalone --nproc-per-node=2 examples/pytorch/image_folder.py --data /tmp/imagenette
 
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import twin
-from resnet18 import ResNet18
+from conv_nets import conv_net
 
 MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
@@ -49,7 +49,7 @@ class PhotoSet(Dataset):
 
 
 def main():
-    options = twin.options_of(__doc__, epochs=10, batch_size=32, workers=2, side=128, width=64, lr=0.05, read_only=False)
+    options = twin.options_of(__doc__, model="resnet18", epochs=10, batch_size=32, workers=2, side=128, width=64, lr=0.05, read_only=False)
     train = PhotoSet(f"{options.data}/train", options.side, augment=True)
     held_out = PhotoSet(f"{options.data}/val", options.side, augment=False)
     sampler = DistributedSampler(train)
@@ -60,7 +60,7 @@ def main():
         twin.say(f"images={images} images_per_second={images / (time.monotonic() - start):.0f}")
         return dist.destroy_process_group()
     torch.manual_seed(1)
-    net = ResNet18(len(train.classes), 7, options.width)
+    net = conv_net(options.model, len(train.classes), False, options.width)
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=options.lr, momentum=0.9, weight_decay=1e-4)
     for epoch in range(options.epochs):

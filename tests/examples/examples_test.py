@@ -15,6 +15,7 @@ import threading
 import unittest
 
 import digits
+import mnist_restart_test
 import support
 
 DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
@@ -194,6 +195,84 @@ class TensorParallel(Example):
                       self.ours(2, "tensor_parallel", "--sequence", "--length=15", code=1))
 
 
+class Gpt(Example):
+    FLAGS = "--steps=40", "--width=32", "--layers=2", "--length=16"
+    NUMBERS = 34176  # of the whole
+    CLOSE = 1e-5  # of losses whose sums have another order
+
+    def losses(self, output):
+        return [float(loss) for loss in re.findall(r"loss=(.*)", output)]
+
+    def assert_close(self, ours, theirs):
+        self.assertEqual(len(ours), len(theirs))
+        for mine, other in zip(ours, theirs):
+            self.assertAlmostEqual(mine, other, delta=self.CLOSE)
+
+    def killed(self, workers, *flags):
+        """The output of a run whose last worker is killed behind its first checkpoint, and which
+        goes on."""
+        job = f"{os.getpid()}-{self.id()}"
+        command = DDPRUN, "--standalone", f"--nproc-per-node={workers}", "--max-restarts=1", "--no-python", BIN / "gpt", *flags
+        lines = []
+        with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              env=support.environment(**{mnist_restart_test.MARKER: job})) as run:
+            for line in run.stdout:
+                lines.append(line)
+                if line.startswith("step 20 ") and len(lines) == 2:
+                    victim, = mnist_restart_test.processes_of(job, f"RANK={workers - 1}")
+                    os.kill(victim, signal.SIGKILL)
+        self.assertEqual(run.returncode, 0, lines)
+        return "".join(lines)
+
+    def check(self, mesh, workers, part, twin_delta=0.0):
+        """Ends as its twin, and so does a run that was killed. `part`: of the whole's numbers that
+        a worker has, at most."""
+        flags = f"--mesh={mesh}", *self.FLAGS
+        output = self.ours(workers, "gpt", *flags)
+        killed = self.killed(workers, *flags, "--checkpoint", self.folder / "run")
+        self.assertRegex(killed, r"resumed after step [123]0\n")
+        self.assertEqual(killed.splitlines()[-2:], output.splitlines()[-2:])
+        self.assertLessEqual(int(output.split()[-1]), part * self.NUMBERS, output)
+        theirs = self.theirs(workers, "gpt", *flags)
+        if twin_delta:
+            self.assert_close(self.losses(output), self.losses(theirs))
+        else:
+            self.assertEqual(output, theirs)
+
+    def test_losses_are_the_same_in_any_mesh(self):
+        whole = None
+        for workers in WORKERS:
+            output = self.ours(workers, "gpt", *self.FLAGS)
+            whole = whole or self.losses(output)
+            self.assert_close(self.losses(output), whole)
+            self.assertTrue(output.endswith(f"numbers of a worker: {self.NUMBERS}\n"), output)
+        self.assertLess(whole[-1], 2.9)
+        for mesh in ("tensor=2,sharded=2", "tensor=4"):
+            self.assert_close(self.losses(self.ours(4, "gpt", f"--mesh={mesh}", *self.FLAGS)), whole)
+
+    def test_data(self):
+        self.check("data=2", 2, part=1)
+
+    def test_data_and_tensor(self):
+        self.check("data=2,tensor=2", 4, part=0.53)
+
+    def test_sharded(self):
+        self.check("sharded=4", 4, part=0.26, twin_delta=self.CLOSE)
+
+    def test_refuses_another_run_and_what_does_not_fit(self):
+        """tests/examples/gpt_options_test.cc has all the lines."""
+        def refused(*flags):
+            done = support.run(BIN / "gpt", *flags)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            return done.stderr
+
+        self.assertEqual(refused("--mesh=data=2"), "gpt: --mesh: 'data=2' given, expected axes whose product is the 1 workers\n")
+        self.assertEqual(refused("--length=3494"), f"gpt: --length: 3494 given, expected less than the 3494 characters of {DATA}/harbour/harbour.txt\n")
+        self.assertEqual(support.run(BIN / "gpt", "--steps=1", "--checkpoint", self.folder).returncode, 0)
+        self.assertEqual(refused("--mesh=tensor=1", "--checkpoint", self.folder),
+                         f"gpt: --checkpoint: {self.folder} has a run '1 --mesh=data=1', expected '--mesh=tensor=1'\n")
+
+
 class Pipeline(Example):
     def test_ends_as_its_twin(self):
         for workers, schedule in zip(WORKERS, ("1f1b", "gpipe", "1f1b")):
@@ -232,7 +311,7 @@ class Device(Example):
     """These tests show no GPU to the programs (support.py)."""
 
     def test_cuda_without_a_gpu_is_refused(self):
-        runs = {"mnist": (), "zero": (), "local_sgd": (), "tensor_parallel": (), "pipeline": (), "uneven": (), "adults": self.make("adults", 20, 10), "imdb": self.make("imdb", 8, 4),
+        runs = {"mnist": (), "zero": (), "local_sgd": (), "tensor_parallel": (), "pipeline": (), "gpt": (), "uneven": (), "adults": self.make("adults", 20, 10), "imdb": self.make("imdb", 8, 4),
                 "cifar10": self.make("cifar10", 20, 10), "image_folder": self.make("imagenette", 20, 10)}
         for name, flags in runs.items():
             done = support.run(BIN / name, *flags, "--device=cuda")
@@ -314,6 +393,11 @@ class Cifar10(Example):
         self.ours(2, "cifar10", *data, *self.FLAGS, "--epochs=1", "--steps=3", *save)
         self.assertIn("epoch 1/1 loss=", self.ours(3, "cifar10", *data, *self.FLAGS, "--epochs=1", *save))
 
+    def test_other_nets_end_as_their_twins(self):
+        data = self.make("cifar10", 60, 21)
+        for model in ("alexnet", "vgg11"):
+            self.check_same_end("cifar10", *data, *self.FLAGS, "--epochs=1", f"--model={model}", workers=2)
+
     def test_in_16_bits_is_as_good_as_in_32(self):
         """With a low rate, and four classes. With more of them so short a training ends anywhere
         between 0.5 and 1."""
@@ -343,6 +427,14 @@ class ImageFolder(Example):
         output = self.theirs(2, "image_folder", *data, *self.FLAGS, "--epochs=10", python=python)
         self.assertRegex(output, END)
         self.assertGreaterEqual(float(support.value_of("accuracy", output)), 0.5, output)
+
+    def test_other_nets_train_and_say_which_sides_they_take(self):
+        data = self.make("imagenette", 16, 4)
+        for model, side in (("alexnet", 63), ("vgg11", 32)):
+            flags = *data, "--width=4", "--batch-size=8", "--epochs=1", f"--model={model}"
+            self.assertRegex(self.ours(1, "image_folder", *flags, f"--side={side}"), END)
+            done = support.run(BIN / "image_folder", *flags, f"--side={side - 1}")
+            self.assertEqual((done.returncode, done.stderr), (2, f"image_folder: --side: {side - 1} given, expected {side} or more for --model={model}\n"))
 
     def test_names_a_corrupt_file(self):
         data = self.make("imagenette", 24, 8)

@@ -1,0 +1,118 @@
+// The ways in which the workers of a mesh train the transformer together. All workers must call the
+// same. The training thread.
+#pragma once
+
+#include <ddprun/checkpoint.h>
+#include <ddprun/data_parallel.h>
+#include <ddprun/optimizers.h>
+#include <ddprun/sharded_parallel.h>
+#include <ddprun/tensor_parallel.h>
+#include <torch/nn/functional/loss.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "examples/gpt/transformer.h"
+
+namespace ddprun::examples {
+
+// A way to train, and what it trains.
+class Training {
+ public:
+  Training() = default;
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+  Training(Training&&) = delete;
+  Training& operator=(Training&&) = delete;
+  virtual ~Training() = default;
+  // Makes a step on texts, [batch, length + 1]. Returns their mean loss.
+  virtual double step(const at::Tensor& text) = 0;
+  // Returns what a checkpoint has of this worker. Workers with the same part are its ranks.
+  virtual CheckpointRun run() = 0;
+
+  // Returns the numbers that this worker steps.
+  std::int64_t numbers() {
+    std::int64_t mine = 0;
+    for (const at::Tensor& tensor : run().optimizer.param_groups()[0].params())
+      mine += tensor.numel();
+    return mine;
+  }
+};
+
+// The mean loss of texts. With one rank it is PyTorch's plain cross entropy, bit for bit.
+inline at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& text,
+                          const TensorGroup& group) {
+  const auto targets = text.narrow(1, 1, text.size(1) - 1).flatten();
+  if (group.size() > 1) return parallel_cross_entropy(scores, targets, group);
+  return torch::nn::functional::cross_entropy(scores, targets);
+}
+
+inline at::Tensor inputs_of(const at::Tensor& text) { return text.narrow(1, 0, text.size(1) - 1); }
+
+// Each worker along `ranks` has the whole of its part, and other texts.
+class DataTraining : public Training {
+ public:
+  DataTraining(Gpt net, const TensorGroup& group, Collective& ranks, double lr)
+      : net_(std::move(net)),
+        group_(group),
+        ranks_(ranks),
+        parallel_(net_.ptr(), ranks),
+        optimizer_(net_->parameters(), AdamW::Options(lr)) {}
+
+  double step(const at::Tensor& text) override {
+    optimizer_.zero_grad();
+    const auto loss = loss_of(parallel_.forward(net_, inputs_of(text)), text, group_);
+    loss.backward();
+    parallel_.step(optimizer_);
+    return loss.item<double>();
+  }
+  CheckpointRun run() override { return {*net_, optimizer_, ranks_, &parallel_}; }
+
+ private:
+  Gpt net_;
+  TensorGroup group_;
+  Collective& ranks_;
+  DataParallel parallel_;
+  AdamW optimizer_;
+};
+
+// Each worker along `ranks` has a part of each unit, and other texts. It saves its own part.
+class ShardedTraining : public Training {
+ public:
+  ShardedTraining(Gpt net, const TensorGroup& group, Collective& ranks, double lr)
+      : net_(std::move(net)),
+        group_(group),
+        alone_(make_alone_collective()),
+        sharded_(net_.ptr(), ranks, units()),
+        optimizer_(sharded_.shards(), AdamW::Options(lr)) {
+    for (std::size_t unit = 0; unit < sharded_.shards().size(); ++unit)
+      parts_.register_parameter(units().at(unit), sharded_.shards()[unit]);
+  }
+
+  double step(const at::Tensor& text) override {
+    optimizer_.zero_grad();
+    const auto call = [this](auto& unit, const at::Tensor& x) { return sharded_.forward(unit, x); };
+    const auto loss = loss_of(net_->through(call, inputs_of(text)), text, group_);
+    loss.backward();
+    sharded_.step(optimizer_);
+    return loss.item<double>();
+  }
+  CheckpointRun run() override { return {parts_, optimizer_, *alone_}; }
+
+ private:
+  std::vector<std::string> units() const {
+    std::vector<std::string> names;
+    for (const auto& unit : net_->named_children()) names.push_back(unit.key());
+    return names;
+  }
+
+  Gpt net_;
+  TensorGroup group_;
+  std::unique_ptr<Collective> alone_;
+  ShardedParallel sharded_;
+  AdamW optimizer_;
+  torch::nn::Module parts_;
+};
+
+}  // namespace ddprun::examples

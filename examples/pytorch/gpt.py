@@ -1,0 +1,89 @@
+"""A transformer that learns the next character of a text, on a grid of workers. --mesh says what
+the workers along an axis share out. It is the texts (data), or the layers' numbers: to store them
+(sharded) or to compute with them (tensor).
+
+    torchrun --standalone --nproc-per-node=4 examples/pytorch/gpt.py --mesh=data=2,tensor=2
+
+build/bin/gpt prints the same.
+"""
+import math
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import twin
+from gpt_net import Gpt
+
+TEXT = Path(__file__).resolve().parents[1] / "data" / "harbour" / "harbour.txt"
+AXES = "data", "sharded", "tensor"
+PLAN = {"start.words": RowwiseParallel(input_layouts=Replicate()), "end.head": ColwiseParallel(use_local_output=False),
+        **{f"blocks.*.{layer}": ColwiseParallel() for layer in ("qkv", "up")},
+        **{f"blocks.*.{layer}": RowwiseParallel() for layer in ("out", "down")}}
+
+
+def mesh_of(text):
+    """The axes in the order in which they were given; the others have one rank."""
+    axes = {name: int(ranks) for name, ranks in (axis.split("=") for axis in text.split(","))}
+    axes = {**{name: 1 for name in AXES if name not in axes}, **axes}
+    if math.prod(axes.values()) != dist.get_world_size():
+        raise SystemExit(f"--mesh: '{text}' given, expected axes whose product is the {dist.get_world_size()} workers")
+    return init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+
+def texts_of(text, options, step, place, places):
+    """A worker's texts of a step: its share of the batch of all."""
+    torch.manual_seed(1000 + step)
+    starts = torch.randint(len(text) - options.length, (options.batch_size, 1)).chunk(places)[place]
+    return text[starts + torch.arange(options.length + 1)]
+
+
+def parallel_of(net, mesh):
+    if mesh["tensor"].size() > 1:
+        parallelize_module(net, mesh["tensor"], PLAN)
+    if mesh["sharded"].size() == 1:
+        return DistributedDataParallel(net, device_mesh=mesh["data"])
+    for unit in net.units():
+        fully_shard(unit, mesh=mesh["sharded"])
+    return fully_shard(net, mesh=mesh["sharded"])
+
+
+def step_of(model, optimizer, text):
+    optimizer.zero_grad()
+    with loss_parallel():
+        loss = nn.functional.cross_entropy(model(text[:, :-1]), text[:, 1:].flatten())
+        loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def local(parameter):
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def main():
+    options = twin.options_of(__doc__, data=False, mesh="", text=str(TEXT), steps=60, batch_size=16, length=64, width=64,
+                              heads=4, layers=4, lr=0.003)
+    mesh = mesh_of(options.mesh or f"data={dist.get_world_size()}")
+    places = mesh["sharded" if mesh["sharded"].size() > 1 else "data"]  # of the texts
+    text = torch.tensor(list(Path(options.text).read_bytes()))
+    net = Gpt(options, 0, 1)
+    model = parallel_of(net, mesh)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=options.lr)
+    for step in range(1, options.steps + 1):
+        loss = step_of(model, optimizer, texts_of(text, options, step, places.get_local_rank(), places.size()))
+        if step % 10 == 0:
+            twin.say(f"step {step} loss={twin.mean_over_ranks(loss, 1)}")
+    twin.say(f"numbers of a worker: {sum(local(parameter).numel() for parameter in optimizer.param_groups[0]['params'])}")
+    del model  # before its group: PyTorch 2.11 can block otherwise
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
