@@ -19,6 +19,19 @@ std::vector<std::string> words_of(const std::string& line) {
   return {std::istream_iterator<std::string>(text), {}};
 }
 
+// The text without escape sequences of terminals (`ESC [ 4 m`): nvidia-smi underlines the head of
+// its tables in a pipe, too.
+std::string without_escapes(std::string_view text) {
+  std::string plain;
+  while (!text.empty()) {
+    const auto escape = std::min(text.find('\x1b'), text.size());
+    plain += text.substr(0, escape);
+    text.remove_prefix(std::min(text.size(), text.find('m', escape)));
+    if (!text.empty()) text.remove_prefix(1);
+  }
+  return plain;
+}
+
 // The kind of a device's addresses (Documentation/ABI/testing/sysfs-kernel-iommu_groups). Empty if
 // the device is in no group, or the kernel does not say.
 std::string domain_of(const fs::path& device) { return read_text(device / "iommu_group/type"); }
@@ -93,7 +106,7 @@ void add_bridges(const fs::path& device, PeerAccessFacts& facts) {
 }  // namespace
 
 void read_peer_table(std::string_view text, PeerAccessFacts& facts) {
-  std::istringstream lines{std::string(text)};
+  std::istringstream lines(without_escapes(text));
   std::vector<std::string> columns;
   for (std::string line; std::getline(lines, line);) {
     const auto words = words_of(line);

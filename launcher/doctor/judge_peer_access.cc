@@ -48,6 +48,12 @@ Finding refused(const std::vector<RefusedPair>& pairs) {
           "`nvidia-smi topo -m` shows what is between them"};
 }
 
+// Whether a pair has peer access, or may have: nvidia-smi gave no answer.
+bool has_some(const PeerAccessFacts& peers) {
+  const auto gpus = static_cast<std::size_t>(peers.gpus_asked);
+  return gpus == 0 || peers.refused.size() < gpus * (gpus - 1) / 2;
+}
+
 std::string seen(const PeerAccessFacts& peers) {
   const char* const acs = peers.is_acs_hidden ? "; ACS is shown to root alone" : "";
   return fmt::format("{} GPUs reach each other's memory{}", peers.gpus_asked, acs);
@@ -57,7 +63,8 @@ std::string seen(const PeerAccessFacts& peers) {
 
 bool is_peer_access_bent(const NodeQuestion& question, const NodeFacts& facts) {
   const PeerAccessFacts* const peers = peers_of(question, facts);
-  return peers != nullptr && (!peers->iommu.empty() || !peers->redirecting.empty());
+  return peers != nullptr && has_some(*peers) &&
+         (!peers->iommu.empty() || !peers->redirecting.empty());
 }
 
 void judge_peer_access(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
@@ -65,9 +72,12 @@ void judge_peer_access(const NodeQuestion& question, const NodeFacts& facts, Fin
   if (peers == nullptr) return;
   const bool has_peers = peers->gpus_asked > 1 && peers->refused.empty();
   if (!peers->refused.empty()) found.push_back(refused(peers->refused));
+  if (!is_peer_access_bent(question, facts)) {
+    if (has_peers && !is_off(question)) found.push_back({Level::kOk, "peer access", seen(*peers)});
+    return;
+  }
   if (is_off(question)) {
-    if (is_peer_access_bent(question, facts))
-      found.push_back({Level::kOk, "peer access", "switched off, as IOMMU or ACS here want it"});
+    found.push_back({Level::kOk, "peer access", "switched off, as IOMMU or ACS here want it"});
     return;
   }
   if (!peers->iommu.empty())
@@ -82,8 +92,6 @@ void judge_peer_access(const NodeQuestion& question, const NodeFacts& facts, Fin
                      fmt::join(peers->redirecting, ", "), kHang),
          fmt::format("{}; then `setpci -s {} ECAP_ACS+6.w=0000`, or off in the BIOS", kProof,
                      peers->redirecting.front())});
-  if (has_peers && !is_peer_access_bent(question, facts))
-    found.push_back({Level::kOk, "peer access", seen(*peers)});
 }
 
 void judge_peer_variables(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {

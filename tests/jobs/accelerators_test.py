@@ -142,8 +142,8 @@ class Accelerators(JobTest):
             (tree / name).write_text(text)
         self.script("""#!/bin/sh
 case "$*" in
-"topo -p2p r") printf ' \\tGPU0\\tGPU1\\n GPU0\\tX\\tNS\\n GPU1\\tNS\\tX\\n\\nLegend:\\n' ;;
-*) for gpu in 0 1; do echo "$gpu, H100, 580.1, Enabled, 0, No, No"; done ;;
+"topo -p2p r") printf ' \\tGPU0\\tGPU1\\tGPU2\\n GPU0\\tX\\tNS\\tOK\\n GPU1\\tNS\\tX\\tOK\\n GPU2\\tOK\\tOK\\tX\\n\\nLegend:\\n' ;;
+*) for gpu in 0 1 2; do echo "$gpu, H100, 580.1, Enabled, 0, No, No"; done ;;
 esac
 """, "nvidia-smi")
         prefix = (*node, "sh", "-ec", 'mount --bind $0/cmdline /proc/cmdline; PATH=$1:$PATH; shift; exec "$@"', str(tree), str(self.folder))

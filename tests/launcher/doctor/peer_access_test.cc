@@ -119,6 +119,13 @@ TEST(PeerTable, NamesEachPairThatIsRefusedOnce) {
             (std::vector<RefusedPair>{{"GPU0", "GPU2", "CNS"}, {"GPU1", "GPU2", "CNS"}}));
 }
 
+TEST(PeerTable, HasAHeadThatIsUnderlined) {
+  const auto facts = read_table(
+      " \t\x1b[4mGPU0\tGPU1\t\x1b[0m\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n\nLegend:\n\x1b[");
+  EXPECT_EQ(facts.gpus_asked, 2);
+  EXPECT_EQ(facts.refused, (std::vector<RefusedPair>{{"GPU0", "GPU1", "GNS"}}));
+}
+
 TEST(PeerTable, IsNoneInOtherTexts) {
   EXPECT_EQ(read_table("").gpus_asked, 0);
   EXPECT_EQ(read_table("Invalid combination of input arguments.\n").gpus_asked, 0);
@@ -164,6 +171,14 @@ TEST(PeerAccess, NamesIommuAndAcsAndTheCommandThatProvesThem) {
       "through the processor: sums of NCCL may be slow, or the first one hangs with all GPUs at 100 % — "
       "`NCCL_P2P_DISABLE=1 ddprun …` goes on if it is that; then `setpci -s 0000:01:00.0 "
       "ECAP_ACS+6.w=0000`, or off in the BIOS\n");
+}
+
+TEST(PeerAccess, IsNotBentWhereNoPairHasIt) {
+  EXPECT_EQ(judged({.gpus_asked = 2, .refused = {{"GPU0", "GPU1", "GNS"}}, .iommu = "dmar0"})
+                .find("IOMMU"),
+            std::string::npos);
+  EXPECT_NE(judged({.iommu = "dmar0"}).find("warn IOMMU: "), std::string::npos)
+      << "nvidia-smi gave no answer";
 }
 
 TEST(PeerAccess, MayBeOffWhereItIsBent) {
