@@ -13,8 +13,9 @@
 
 namespace ddprun::examples {
 
-inline constexpr std::string_view kAxes[] = {"data", "sharded", "tensor"};
-inline constexpr std::string_view kAcceptedMesh = "AXIS=N,… of data or sharded, and tensor";
+inline constexpr std::string_view kAxes[] = {"data", "sharded", "tensor", "pipeline"};
+inline constexpr std::string_view kAcceptedMesh =
+    "AXIS=N,… of data, tensor and pipeline, or of sharded and tensor, each once";
 
 // The axes in the order in which they were given. The last one is that of neighbours.
 struct MeshFlag {
@@ -64,7 +65,7 @@ inline bool read_mesh(MeshFlag& mesh, std::string_view text) {
     if (!add_axis(mesh, text.substr(begin, end - begin))) return false;
     begin = end + 1;
   }
-  return !mesh.has("sharded") || !mesh.has("data");
+  return !mesh.has("sharded") || (!mesh.has("data") && !mesh.has("pipeline"));
 }
 
 }  // namespace ddprun::examples

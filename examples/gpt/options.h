@@ -17,6 +17,7 @@ struct GptFlags {
   MeshFlag mesh;
   int steps = 60, save_every = 10, batch_size = 16;
   int length = 64, width = 64, heads = 4, layers = 4;
+  int micro_batches = 4;
   double lr = 0.003;
 
   void add_to(Flags& flags) {
@@ -33,6 +34,7 @@ struct GptFlags {
     flags.count("--width", width, "features of a character (64)");
     flags.count("--heads", heads, "of attention (4)");
     flags.count("--layers", layers, "blocks of attention and two linear layers (4)");
+    flags.count("--micro-batches", micro_batches, "of a worker's batch, in a pipeline (4)");
     flags.rate("--lr", lr, "learning rate (0.003)");
   }
 };
@@ -51,8 +53,16 @@ inline MeshFlag checked_mesh(const GptFlags& given, int workers) {
     throw UsageError(fmt::format(
         "--mesh: '{}' given, expected axes whose product is the {} workers", mesh.text, workers));
   const int places = mesh.along("data") * mesh.along("sharded"), tensor = mesh.along("tensor");
+  const int stages = mesh.along("pipeline"), rows = places * given.micro_batches;
   require_multiple("--batch-size", given.batch_size,
                    fmt::format("{}, the workers with other texts", places), places);
+  if (mesh.has("pipeline"))
+    require_multiple(
+        "--batch-size", given.batch_size,
+        fmt::format("{}, which are the workers with other texts times --micro-batches={}", rows,
+                    given.micro_batches),
+        rows);
+  require_multiple("--layers", given.layers, fmt::format("the mesh's pipeline={}", stages), stages);
   require_multiple("--heads", given.heads, fmt::format("the mesh's tensor={}", tensor), tensor);
   require_multiple("--width", given.width, fmt::format("--heads={}", given.heads), given.heads);
   return mesh;

@@ -10,6 +10,7 @@
 #include <torch/nn/functional/loss.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,20 +18,20 @@
 
 namespace ddprun::examples {
 
+struct TrainingOptions {
+  double lr = 0;
+  int micro_batches = 1;  // of a pipeline
+};
+
 // A way to train, and what it trains.
 class Training {
  public:
-  Training() = default;
-  Training(const Training&) = delete;
-  Training& operator=(const Training&) = delete;
-  Training(Training&&) = delete;
-  Training& operator=(Training&&) = delete;
   virtual ~Training() = default;
-  // Makes a step on texts, [batch, length + 1]. Returns their mean loss.
-  virtual double step(const at::Tensor& text) = 0;
+  // Makes a step on texts, [batch, length + 1]. Returns their mean loss; nothing: another stage
+  // has it.
+  virtual std::optional<double> step(const at::Tensor& text) = 0;
   // Returns what a checkpoint has of this worker. Workers with the same part are its ranks.
   virtual CheckpointRun run() = 0;
-
   // Returns the numbers that this worker steps.
   std::int64_t numbers() {
     std::int64_t mine = 0;
@@ -41,28 +42,28 @@ class Training {
 };
 
 // The mean loss of texts. With one rank it is PyTorch's plain cross entropy, bit for bit.
-inline at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& text,
+inline at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& targets,
                           const TensorGroup& group) {
-  const auto targets = text.narrow(1, 1, text.size(1) - 1).flatten();
-  if (group.size() > 1) return parallel_cross_entropy(scores, targets, group);
-  return torch::nn::functional::cross_entropy(scores, targets);
+  if (group.size() > 1) return parallel_cross_entropy(scores, targets.flatten(), group);
+  return torch::nn::functional::cross_entropy(scores, targets.flatten());
 }
 
 inline at::Tensor inputs_of(const at::Tensor& text) { return text.narrow(1, 0, text.size(1) - 1); }
+inline at::Tensor targets_of(const at::Tensor& text) { return text.narrow(1, 1, text.size(1) - 1); }
 
 // Each worker along `ranks` has the whole of its part, and other texts.
 class DataTraining : public Training {
  public:
-  DataTraining(Gpt net, const TensorGroup& group, Collective& ranks, double lr)
+  DataTraining(Gpt net, const TensorGroup& group, Collective& ranks, const TrainingOptions& options)
       : net_(std::move(net)),
         group_(group),
         ranks_(ranks),
         parallel_(net_.ptr(), ranks),
-        optimizer_(net_->parameters(), AdamW::Options(lr)) {}
+        optimizer_(net_->parameters(), AdamW::Options(options.lr)) {}
 
-  double step(const at::Tensor& text) override {
+  std::optional<double> step(const at::Tensor& text) override {
     optimizer_.zero_grad();
-    const auto loss = loss_of(parallel_.forward(net_, inputs_of(text)), text, group_);
+    const auto loss = loss_of(parallel_.forward(net_, inputs_of(text)), targets_of(text), group_);
     loss.backward();
     parallel_.step(optimizer_);
     return loss.item<double>();
@@ -80,20 +81,21 @@ class DataTraining : public Training {
 // Each worker along `ranks` has a part of each unit, and other texts. It saves its own part.
 class ShardedTraining : public Training {
  public:
-  ShardedTraining(Gpt net, const TensorGroup& group, Collective& ranks, double lr)
+  ShardedTraining(Gpt net, const TensorGroup& group, Collective& ranks,
+                  const TrainingOptions& options)
       : net_(std::move(net)),
         group_(group),
         alone_(make_alone_collective()),
         sharded_(net_.ptr(), ranks, units()),
-        optimizer_(sharded_.shards(), AdamW::Options(lr)) {
+        optimizer_(sharded_.shards(), AdamW::Options(options.lr)) {
     for (std::size_t unit = 0; unit < sharded_.shards().size(); ++unit)
       parts_.register_parameter(units().at(unit), sharded_.shards()[unit]);
   }
 
-  double step(const at::Tensor& text) override {
+  std::optional<double> step(const at::Tensor& text) override {
     optimizer_.zero_grad();
     const auto call = [this](auto& unit, const at::Tensor& x) { return sharded_.forward(unit, x); };
-    const auto loss = loss_of(net_->through(call, inputs_of(text)), text, group_);
+    const auto loss = loss_of(net_->through(call, inputs_of(text)), targets_of(text), group_);
     loss.backward();
     sharded_.step(optimizer_);
     return loss.item<double>();

@@ -31,15 +31,16 @@ std::string refusal(std::string_view mesh, int workers, GptFlags flags = {}) {
 }
 
 TEST(GptMesh, KeepsTheOrderAndAddsTheOtherAxesInFront) {
-  EXPECT_EQ(read("data=2,tensor=3"), "sharded1 data2 tensor3 ");
-  EXPECT_EQ(read("tensor=2,sharded=8"), "data1 tensor2 sharded8 ");
-  EXPECT_EQ(read("tensor=1024"), "data1 sharded1 tensor1024 ");
+  EXPECT_EQ(read("data=2,tensor=3"), "sharded1 pipeline1 data2 tensor3 ");
+  EXPECT_EQ(read("tensor=2,sharded=8"), "data1 pipeline1 tensor2 sharded8 ");
+  EXPECT_EQ(read("tensor=1024"), "data1 sharded1 pipeline1 tensor1024 ");
 }
 
 TEST(GptMesh, RefusesOtherAxesAndNumbers) {
-  for (const char* text : {"", "data", "data=", "data=0", "data=-1", "data=x", "data=2x", "rows=2",
-                           "=2", "data=2,", ",data=2", "data=2,,tensor=2", "data=2;tensor=2",
-                           "data=1,data=2", "data=2,sharded=2", "tensor=1025", "Data=2"})
+  for (const char* text :
+       {"", "data", "data=", "data=0", "data=-1", "data=x", "data=2x", "rows=2", "=2", "data=2,",
+        ",data=2", "data=2,,tensor=2", "data=2;tensor=2", "data=1,data=2", "data=2,sharded=2",
+        "sharded=2,pipeline=2", "tensor=1025", "Data=2"})
     EXPECT_EQ(read(text), "refused") << text;
 }
 
@@ -57,6 +58,12 @@ TEST(GptMesh, RefusesWhatDoesNotDivideInOneLine) {
             "--batch-size: 3 given, expected a multiple of 2, the workers with other texts");
   EXPECT_EQ(refusal("sharded=3", 3),
             "--batch-size: 16 given, expected a multiple of 3, the workers with other texts");
+  EXPECT_EQ(refusal("data=2,pipeline=3", 6),
+            "--layers: 4 given, expected a multiple of the mesh's pipeline=3");
+  EXPECT_EQ(refusal("data=2,pipeline=2", 4, {.micro_batches = 3}),
+            "--batch-size: 16 given, expected a multiple of 6, which are the workers with other "
+            "texts times --micro-batches=3");
+  EXPECT_EQ(refusal("", 2, {.micro_batches = 3}), "");
   EXPECT_EQ(refusal("", 1, {.width = 30}), "--width: 30 given, expected a multiple of --heads=4");
 }
 
