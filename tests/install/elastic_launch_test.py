@@ -11,6 +11,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import types
 import unittest
 
 from support import DDPRUN, DEADLINE_S, PACKAGE, ROOT, FolderTest, run, run_tests, variables
@@ -300,12 +301,9 @@ class CompareLaunchers(unittest.TestCase):
         command = runpy.run_path(str(self.COMMAND))
         ends = iter([(0, "launcher=torchrun\nfinal_loss=0.5\n", ""), ours, after_a_failure])
 
-        class Ended:
-            def run(self, row, with_ddprun, fail):
-                return next(ends)
-
+        ended = types.SimpleNamespace(run=lambda row, with_ddprun, fail: next(ends))
         with contextlib.redirect_stdout(io.StringIO()):
-            return command["compare"](Ended(), command["Row"]("row", [], []), True)
+            return command["compare"](ended, command["Row"]("row", [], []), True)
 
     def test_finds_what_differs(self):
         self.assertEqual(self.differences((0, "launcher=ddprun\nfinal_loss=0.5\n", "")), [])

@@ -193,6 +193,8 @@ def five_clients(stores):
 
 def listing(stores):
     store = stores.bare()
+    if not hasattr(store, "list_keys"):
+        return "this PyTorch lists no keys"
     outer = dist.PrefixStore("mid", store)
     inner = dist.PrefixStore("pre", outer)
     inner.set("k", "v")
@@ -207,6 +209,8 @@ def init_counter(stores):
     stores.bare(world_size=2)
     assert first.num_keys() == 1
     stores.bare()  # without a world size nobody is counted
+    if not hasattr(first, "list_keys"):
+        return "this PyTorch lists no keys"
     assert sorted(first.list_keys()) == []  # names without the leading slash are not the users'
 
 
