@@ -54,7 +54,7 @@ const std::array<NewCallRow, kNewCallCount> kNewCalls = {{
     {NewCall::kPidfdOpen, "pidfd_open", "5.3", 0,
      "of three and more workers that die in one moment, only the first is certain"},
     {NewCall::kClone3, "clone3 with CLONE_INTO_CGROUP", "5.7", EBADF,
-     "a worker enters its cgroup some 20 ms after its start"},
+     "a start takes some 20 ms longer if the job has a cgroup"},
     {NewCall::kCloseRange, "close_range with CLOSE_RANGE_CLOEXEC", "5.11", 0,
      "nothing is lost: descriptors are kept from workers one by one"},
     {NewCall::kFutexWaitv, "futex_waitv", "5.16", EINVAL,
