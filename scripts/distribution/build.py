@@ -21,8 +21,11 @@ MACHINE = {one.debian: one for one in elf.MACHINES}
 def run(*command, log=None, **more):
     """Runs it. Its output goes to the file `log`, whose end the error shows, or is returned."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, errors="replace", **more)
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace", **more)
+    except FileNotFoundError:
+        raise Unusable(f"no {words[0]} here") from None
     if log:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(done.stdout)

@@ -4,7 +4,8 @@
 #pragma once
 
 // There are none under a sanitizer: the loader would run the choice before the sanitizer is ready.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+// Each processor of arm64 has NEON, so one code is enough.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__x86_64__)
 #define DDPRUN_CLONES
 #else
 #define DDPRUN_CLONES [[gnu::target_clones("avx512f", "avx2", "default")]]

@@ -1,6 +1,8 @@
 #include "worker/collective/kernels/copy_kernels.h"
 
+#if defined(__x86_64__)
 #include <emmintrin.h>
+#endif
 
 #include <cstdint>
 #include <cstring>
@@ -10,6 +12,7 @@ namespace {
 
 constexpr std::size_t kLineBytes = 64;
 
+#if defined(__x86_64__)
 // Copies whole lines, to a place at the begin of one.
 void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kStep = sizeof(__m128i);
@@ -20,6 +23,12 @@ void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
   }
   _mm_sfence();  // whoever hears that the copy is done finds it
 }
+#else
+// Other processors notice a stream of stores, and read no line that is written as a whole.
+void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+#endif
 
 }  // namespace
 

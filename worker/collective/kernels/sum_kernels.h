@@ -1,7 +1,7 @@
 // The inner loop of sums. It adds one range of several ranks' buffers and stores the result to all
 // of them, or to one. It is compiled for AVX-512, AVX2 and plain x86-64; the loader chooses
-// when the program starts. All three give the same bits. Any thread; the caller makes sure that
-// nobody else touches the range meanwhile.
+// when the program starts. All three give the same bits, and arm64's one code gives them, too. Any
+// thread; the caller makes sure that nobody else touches the range meanwhile.
 #pragma once
 
 #include <ddprun/collective.h>

@@ -1,8 +1,8 @@
 // The collective of ranks that share one host's memory. Gradients live in shared memory. Each rank
 // owns one chunk of every sum. It adds that chunk from all ranks and stores the result to all of
 // them. So each buffer is read once and written once, which is the least possible. The order of the
-// sum is that of ring_order.h. Linux, x86-64. There is no thread: the work is done inside the
-// calls, on the caller's thread.
+// sum is that of ring_order.h. Linux, x86-64 and arm64. There is no thread: the work is done inside
+// the calls, on the caller's thread.
 #pragma once
 
 #include <ddprun/collective.h>

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -34,6 +33,15 @@ constexpr std::chrono::milliseconds kReasonLimit{100};  // to write one
 
 // Spins between two looks at the clock. One look costs about as much as so many pauses.
 constexpr int kPausesPerLook = 8;
+
+// Tells the processor that this thread spins.
+void pause_processor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // `yield` takes no time on most arm64 processors
+#endif
+}
 
 std::uint32_t* address(std::atomic<std::uint32_t>& counter) {
   return reinterpret_cast<std::uint32_t*>(&counter);
@@ -204,7 +212,7 @@ bool ShmPeers::spin(const Counter& counter, std::uint32_t target, std::chrono::n
         spins.vain = 0;
         return true;
       }
-      _mm_pause();
+      pause_processor();
     }
   } while (Clock::now() < end);
   ++spins.vain;

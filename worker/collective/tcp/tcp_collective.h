@@ -1,7 +1,7 @@
 // The collective of ranks that TCP connects, one connection a pair. A sum moves 2 (N-1)/N of its
 // bytes out of each rank and as many in. That is the least possible. It takes two hops, in the
 // order of ring_order.h. There is no thread. Bytes move inside the calls, on the caller's thread.
-// progress() moves them while the program computes. Linux, x86-64.
+// progress() moves them while the program computes. Linux, x86-64 and arm64.
 #pragma once
 
 #include <ddprun/collective.h>

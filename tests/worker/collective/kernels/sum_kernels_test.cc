@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "worker/collective/kernels/reduce_kernels.h"
@@ -234,6 +236,48 @@ TEST(SumKernels, RoundSumsOfHalvesAsAsked) {
 TEST(SumKernels, RoundSumsOfBfloat16AsAsked) {
   for (const Rounding rounding : {Rounding::kEach, Rounding::kOnce})
     expect_rounding(Dtype::kBFloat16, rounding, widen_bfloat16, round_to_bfloat16);
+}
+
+// FNV-1a of the bytes.
+std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t hash) {
+  for (const std::byte one : bytes)
+    hash = (hash ^ std::to_integer<std::uint64_t>(one)) * 0x100000001b3U;
+  return hash;
+}
+
+// Reduces three ranks' numbers of a type in each way.
+template <typename T>
+std::uint64_t hash_of_reductions(Dtype dtype, const std::vector<std::vector<T>>& before,
+                                 std::uint64_t hash) {
+  for (const Reduction reduction : {Reduction::kSum, Reduction::kWideSum, Reduction::kAverage,
+                                    Reduction::kMin, Reduction::kMax}) {
+    auto ranks = before;
+    std::vector<std::byte*> buffers;
+    for (auto& rank : ranks) buffers.push_back(reinterpret_cast<std::byte*>(rank.data()));
+    reduce_to_all(buffers, ranks[0].size(), dtype, reduction);
+    hash = hash_of(std::as_bytes(std::span(ranks[0])), hash);
+  }
+  return hash;
+}
+
+// The value is that of x86-64 with AVX-512, AVX2 and without. arm64 has it, too.
+TEST(ReduceKernels, HaveTheSameBitsOnEachArchitecture) {
+  constexpr std::size_t kCount = 4097;
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  hash = hash_of_reductions(Dtype::kFloat32, random_ranks<float>(3, kCount), hash);
+  hash = hash_of_reductions(Dtype::kFloat64, random_ranks<double>(3, kCount), hash);
+  std::vector<std::vector<std::uint16_t>> halves(3, std::vector<std::uint16_t>(kCount));
+  std::vector<std::vector<std::uint16_t>> bfloats = halves;
+  const auto floats = random_ranks<float>(3, kCount);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      halves[rank][i] = round_to_half(floats[rank][i] / 256);
+      bfloats[rank][i] = round_to_bfloat16(floats[rank][i]);
+    }
+  }
+  hash = hash_of_reductions(Dtype::kFloat16, halves, hash);
+  hash = hash_of_reductions(Dtype::kBFloat16, bfloats, hash);
+  EXPECT_EQ(hash, 0xa0d8141a3d32d4b7U) << std::hex << hash;
 }
 
 TEST(HalfFloats, ComeBackUnchangedFromFloat) {
