@@ -18,6 +18,8 @@ from . import build, contents, elf, page
 
 TOOLS = f"{build.ROOT / '.venv-wheel/bin'}{os.pathsep}{os.environ.get('PATH', '')}"
 SUMS = "SHA256SUMS"
+# The folders of programs, notices and SBOM in wheel, package and tarball.
+PLACES = ("bin", "scripts", "ddprun", "licenses", "sboms")
 
 
 class NotRun(Exception):
@@ -98,15 +100,21 @@ def has_each_header(document, tree, program):
     return contents.lacking(document, contents.recorded_headers(tree, rooms, sysroot), sysroot)
 
 
+def is_looked_at(path):
+    """A completion may have the name of a program; it lies in another folder."""
+    return os.path.basename(os.path.dirname(path)) in PLACES
+
+
 def wheel_files(path):
     with zipfile.ZipFile(path) as archive:
-        return {os.path.basename(name): archive.read(name) for name in archive.namelist()}
+        return {os.path.basename(name): archive.read(name)
+                for name in archive.namelist() if is_looked_at(name)}
 
 
 def tar_files(stream):
     with tarfile.open(fileobj=stream) as archive:
         return {os.path.basename(one.name): archive.extractfile(one).read()
-                for one in archive.getmembers() if one.isfile()}
+                for one in archive.getmembers() if one.isfile() and is_looked_at(one.name)}
 
 
 def package_files(path):

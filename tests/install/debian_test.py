@@ -20,7 +20,7 @@ TRAIN = "#!/bin/sh\necho rank $RANK of $WORLD_SIZE\n"
 
 def needed():
     built(BUILD / "share" / "ddprun.1", BUILD / "share" / "ddprund.8", BUILD / "worker/startup/libddprun_worker_startup.a",
-          BUILD / "worker/data/libddprun_worker_data.a")
+          BUILD / "worker/data/libddprun_worker_data.a", BUILD / "share" / "ddprun.spdx.json")
 
 
 def make_packages(folder):

@@ -200,11 +200,11 @@ class Checks(FolderTest):
         self.file("tree/share/linked-libraries", "notices")
         wheel = self.folder / "x.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
-            for path in (self.folder / "tree").rglob("*.*"):
-                archive.write(path, path.name)
-            for path in (self.folder / "tree/bin").iterdir():
-                archive.write(path, path.name)
-            archive.write(self.folder / "tree/share/linked-libraries", "linked-libraries")
+            for name in build.PROGRAMS:
+                archive.write(self.folder / "tree/bin" / name, f"x.data/scripts/{name}")
+                archive.writestr(f"share/completions/{name}", "no program")
+            archive.write(self.folder / "tree/share/linked-libraries", "x.dist-info/licenses/linked-libraries")
+            archive.write(self.folder / "tree/share/ddprun.spdx.json", "x.dist-info/sboms/ddprun.spdx.json")
         self.assertEqual(checks.holds_what_was_built(wheel, self.folder / "tree"), [])
         self.file("tree/bin/ddpctl", "another")
         self.assertEqual(checks.holds_what_was_built(wheel, self.folder / "tree"), ["x.whl has no ddpctl, or another one"])
