@@ -22,6 +22,7 @@
 #include "agent/node_operators.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
+#include "agent/replicas/replica_watch.h"
 #include "agent/report/events.h"
 #include "agent/report/reporter.h"
 #include "agent/signals_and_exits.h"
@@ -71,6 +72,8 @@ class Agent {
   void guardian_died();
   void job_stands_still(const rendezvous::Verdict& verdict);
   void end_hung_worker(const rendezvous::Verdict& verdict);
+  void replicas_differ(const rendezvous::ReplicaVerdict& verdict);
+  bool compares_replicas() const;
 
   void perform(const Actions& actions);
   void perform(const RequestRound& action);
@@ -102,6 +105,7 @@ class Agent {
   RecordWatch records_;
   SharedLease lease_;
   Standstills standstills_;
+  ReplicaWatch replicas_;
   Time first_sign_{};         // of the failure that is being told
   bool is_starting_ = false;  // StartWorkers is being performed: imports go on
   int exit_code_ = 1;
@@ -142,7 +146,14 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
           {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
            .alarm = [this](const rendezvous::Verdict& verdict) { job_stands_still(verdict); },
            .act = [this](const rendezvous::Verdict& verdict) { end_hung_worker(verdict); },
-           .went_on = [this](std::chrono::nanoseconds length) { reporter_.went_on(length); }}) {
+           .went_on = [this](std::chrono::nanoseconds length) { reporter_.went_on(length); }}),
+      replicas_(
+          loop,
+          {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
+           .folder = [this] { return workers_.scratch_folder(); },
+           .differ = [this](const rendezvous::ReplicaVerdict& it) { replicas_differ(it); },
+           .not_compared = [this](int rank,
+                                  const std::string& why) { reporter_.not_compared(rank, why); }}) {
   consoles_.take_log();
 }
 
@@ -276,6 +287,7 @@ void Agent::on_message(const rendezvous::HostMessage& message) {
   if (broken != nullptr && broken->round == lifecycle_.round().number && !lifecycle_.is_ending())
     reporter_.round_broken(*broken);
   standstills_.hear(message);
+  replicas_.hear(message);
   perform(lifecycle_.on_message(message, now()));
   if (broken != nullptr && broken->is_fenced) lease_.workers_until({});
 }
@@ -320,6 +332,15 @@ void Agent::end_hung_worker(const rendezvous::Verdict& verdict) {
   standstills_.end_worker(verdict);
 }
 
+bool Agent::compares_replicas() const {
+  return config_.check_replicas > 0 && config_.python_hook && workers_.pages() != nullptr;
+}
+
+void Agent::replicas_differ(const rendezvous::ReplicaVerdict& verdict) {
+  const std::string folder = reporter_.replicas_differ(verdict);
+  if (!folder.empty()) replicas_.keep_details(folder, verdict);
+}
+
 // ---- what to do about it ----
 
 // Performs the actions in the order given. Sets the alarm last: an action may call give_up(), and
@@ -333,6 +354,7 @@ void Agent::perform(const Actions& actions) {
 
 void Agent::perform(const RequestRound& /*action*/) {
   standstills_.attempt_ends();
+  replicas_.attempt_ends();
   // Nothing of the old attempt may reach the next one: an orphan may hold a GPU or a port.
   workers_.end_attempt(kSweepBetweenRounds, kGraceBetweenRounds);
   // This comes before join(). The join message carries the port on which this node would serve the
@@ -342,6 +364,7 @@ void Agent::perform(const RequestRound& /*action*/) {
   reporter_.joining();
   rendezvous::NodeSpec spec = node_spec(config_, hostname_, *store);
   spec.answers_looks = config_.on_hang != OnHang::kOff && workers_.pages() != nullptr;
+  spec.compares_replicas = compares_replicas();
   services_->session().join(spec);
 }
 
@@ -375,6 +398,10 @@ void Agent::start_workers() {
                                  .first_rank = lifecycle_.seat().first_rank,
                                  .hostname = hostname_,
                                  .acts = ends_ranks(config_.on_hang)});
+  if (compares_replicas())
+    replicas_.attempt_begins({.round = round.number,
+                              .workers = config_.worker_count,
+                              .first_rank = lifecycle_.seat().first_rank});
 }
 
 // Starts one worker. If not even a process can be made for it, the lifecycle is told that this
@@ -447,6 +474,7 @@ void Agent::perform(const LeaveJob& action) {
 // The order matters: end() empties the workers' pipes, and the report quotes their stderr.
 void Agent::perform(const Finish& action) {
   standstills_.attempt_ends();
+  replicas_.attempt_ends();
   workers_.end(kSweepLimit, kLeftBehindGrace);
   // This comes before the wait for the console: other nodes may wait for this one.
   if (services_ != nullptr && services_->is_open()) services_->session().gone();

@@ -83,6 +83,8 @@ struct RestartPlan {
 
 inline constexpr const char* kHealthPortVariable = "TORCHELASTIC_HEALTH_CHECK_PORT";
 inline constexpr const char* kStoreUsersVariable = "DDPRUN_STORE_USERS";
+// AgentConfig::check_replicas, for a worker's Python hook.
+inline constexpr const char* kCheckReplicasVariable = "DDPRUN_CHECK_REPLICAS";
 
 // The watches that run beside the workers' exits. Everything is off until a variable asks for it.
 struct WatchPlan {
@@ -196,6 +198,7 @@ struct AgentConfig {
   // A worker that has recorded its error and still lives after so long counts as failed. 0: off.
   std::chrono::milliseconds teardown_timeout = std::chrono::seconds(15);
   OnHang on_hang = OnHang::kReport;
+  int check_replicas = 0;           // compares replicas every so many optimizer steps; 0: never
   std::string log_dir;              // empty: a temporary folder; "/dev/null": no files at all
   std::vector<StreamPlan> streams;  // one per local rank
   OutputPlan output;

@@ -69,6 +69,8 @@ Actions Lifecycle::on_message(const rendezvous::HostMessage& message, Time now) 
     // Whether workers stand still is no matter of this machine.
     Actions operator()(const rendezvous::Look& /*it*/) const { return {}; }
     Actions operator()(const rendezvous::StandstillVerdict& /*it*/) const { return {}; }
+    Actions operator()(const rendezvous::ReplicaQuestion& /*it*/) const { return {}; }
+    Actions operator()(const rendezvous::ReplicaVerdict& /*it*/) const { return {}; }
   };
   return std::visit(Tell{*this, now}, message);
 }

@@ -68,6 +68,8 @@ std::vector<std::string> worker_variables(const AgentConfig& config, const rende
     add_variable(env, "GLOO_SOCKET_IFNAME", facts.interface);
   // A rank that stands still gets SIGABRT, and says on stderr where it is.
   if (ends_ranks(config.on_hang)) add_variable(env, "PYTHONFAULTHANDLER", "1");
+  if (config.check_replicas > 0)
+    set_variable(env, kCheckReplicasVariable, std::to_string(config.check_replicas));
   return env;
 }
 

@@ -110,6 +110,7 @@ http::NodeStatus own_status(const NodeInfo& facts) {
     if (worker.first_line == Time{} && worker.steps == 0) continue;
     node.steps.push_back({facts.lifecycle.seat().first_rank + static_cast<int>(i), worker.steps});
   }
+  node.replica_differences = facts.incidents.replica_differences();
   for (const IncidentLog::Stage& stage : facts.incidents.stages())
     node.stages.push_back({stage.name, stage.count, in_seconds(stage.sum), in_seconds(stage.last)});
   if (facts.services != nullptr) {

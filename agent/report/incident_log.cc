@@ -36,8 +36,18 @@ void IncidentLog::round_broken(const rendezvous::RoundBroken& message,
                                std::chrono::system_clock::time_point when) {
   ++restarts_[static_cast<std::size_t>(reason_of(message))];
   const std::string& text = message.cause.message;
-  entries_.push_front({when, text.empty() ? "a worker failed" : text});
+  add(text.empty() ? "a worker failed" : text, when);
+}
+
+void IncidentLog::add(const std::string& text, std::chrono::system_clock::time_point when) {
+  entries_.push_front({when, text});
   if (entries_.size() > kMostKept) entries_.pop_back();
+}
+
+void IncidentLog::replicas_differ(const std::string& text,
+                                  std::chrono::system_clock::time_point when) {
+  ++replica_differences_;
+  add(text, when);
 }
 
 void IncidentLog::took(const std::vector<IncidentStage>& stages) {

@@ -48,6 +48,10 @@ class IncidentLog {
   // An incident is over whose stages up to "re-formed" were told to took().
   void ended(const Incident& incident);
 
+  // Ranks differ in what should be the same.
+  void replicas_differ(const std::string& text, std::chrono::system_clock::time_point when);
+  std::uint64_t replica_differences() const { return replica_differences_; }
+
   std::uint64_t restarts(RestartReason reason) const {
     return restarts_[static_cast<std::size_t>(reason)];
   }
@@ -56,7 +60,10 @@ class IncidentLog {
   const std::deque<Entry>& newest_first() const { return entries_; }
 
  private:
+  void add(const std::string& text, std::chrono::system_clock::time_point when);
+
   std::array<std::uint64_t, kRestartReasons> restarts_{};
+  std::uint64_t replica_differences_ = 0;
   std::vector<Stage> stages_;
   std::deque<Entry> entries_;
 };

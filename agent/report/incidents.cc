@@ -27,6 +27,15 @@ std::string incident_json(const Incident& incident) {
   return json.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
+std::string replica_incident_json(const rendezvous::ReplicaVerdict& verdict, int attempt) {
+  const nlohmann::ordered_json json = {{"attempt", attempt},
+                                       {"kind", "replicas_differ"},
+                                       {"step", verdict.step},
+                                       {"ranks", verdict.ranks},
+                                       {"reason", verdict.sentence}};
+  return json.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 Incidents::Incidents(asio::io_context& loop, std::function<std::vector<WorkerProgress>()> progress,
                      std::function<void(const Incident&)> tell)
     : progress_(std::move(progress)), tell_(std::move(tell)), alarm_(loop, [this] { look(); }) {}

@@ -15,6 +15,9 @@ namespace ddprun::agent {
 // One incident as a JSON object on one line; docs/recovery.md lists the fields.
 std::string incident_json(const Incident& incident);
 
+// The same of ranks that differ: it cost no time, and the job went on.
+std::string replica_incident_json(const rendezvous::ReplicaVerdict& verdict, int attempt);
+
 class Incidents {
  public:
   // `progress` answers how far this node's workers are; `tell` is given each incident.

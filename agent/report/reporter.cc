@@ -269,9 +269,13 @@ void Reporter::tell_incident(const Incident& incident) {
   if (!incident.recovered) log::info(incident_line(incident));
   if (incident.recovered && !sources_.config.quiet)
     say(fmt::format("{}: {}\n", sources_.config.called, incident_line(incident)));
+  record_incident(incident_json(incident));
+}
+
+void Reporter::record_incident(const std::string& json) const {
   if (sources_.config.log_dir.empty() || log_folder_.empty()) return;
   const std::string path = log_folder_ + "/incidents.jsonl";
-  const std::string line = incident_json(incident) + "\n";
+  const std::string line = json + "\n";
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
   constexpr mode_t kMode = 0666;  // less the umask
   const FileHandle file(::open(path.c_str(), kFlags, kMode));
@@ -293,13 +297,30 @@ void Reporter::tell(EventState state, const std::optional<WorkerExit>& worker) {
                  config, lifecycle.round().restart_count));
 }
 
-std::string Reporter::stands_still(const rendezvous::Verdict& verdict) {
+std::string Reporter::next_folder(const std::string& what, std::pair<int, int>& so_far) const {
   const int attempt = attempt_of(sources_.lifecycle.round());
-  if (standstills_.first != attempt) standstills_ = {attempt, 0};
-  const int number = standstills_.second++;
-  std::string folder = log_folder_.empty() ? ""
-                                           : fmt::format("{}/attempt_{}/standstill_{}", log_folder_,
-                                                         attempt, number);
+  if (so_far.first != attempt) so_far = {attempt, 0};
+  const int number = so_far.second++;
+  if (log_folder_.empty()) return "";
+  return fmt::format("{}/attempt_{}/{}_{}", log_folder_, attempt, what, number);
+}
+
+std::string Reporter::replicas_differ(const rendezvous::ReplicaVerdict& verdict) {
+  const std::string folder = next_folder("replicas", differences_);
+  const std::string sentence = shown_text(verdict.sentence);
+  incident_log_.replicas_differ("replicas differ: " + sentence, std::chrono::system_clock::now());
+  record_incident(replica_incident_json(verdict, attempt_of(sources_.lifecycle.round())));
+  say(fmt::format("{}: replicas differ: {}{}\n", sources_.config.called, sentence,
+                  folder.empty() ? "" : "; details in " + folder));
+  return folder;
+}
+
+void Reporter::not_compared(int rank, const std::string& why) {
+  log::warning(fmt::format("--check-replicas: rank {}: {}", rank, shown_text(why)));
+}
+
+std::string Reporter::stands_still(const rendezvous::Verdict& verdict) {
+  std::string folder = next_folder("standstill", standstills_);
   say(fmt::format("{}: the job stands still: {}{}\n", sources_.config.called,
                   shown_text(verdict.sentence), folder.empty() ? "" : "; details in " + folder));
   return folder;

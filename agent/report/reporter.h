@@ -79,6 +79,10 @@ class Reporter {
   std::string stands_still(const rendezvous::Verdict& verdict);
   // Steps go on after stands_still().
   void went_on(std::chrono::nanoseconds length);
+  // Ranks differ in what should be the same. Returns as stands_still() does.
+  std::string replicas_differ(const rendezvous::ReplicaVerdict& verdict);
+  // --check-replicas cannot compare that rank, or not in full.
+  void not_compared(int rank, const std::string& why);
   // Returns the incidents so far, for those who ask meanwhile.
   const IncidentLog& incident_log() const { return incident_log_; }
   // The job is over on this node: writes the records and the report. Call it once, when the
@@ -93,6 +97,8 @@ class Reporter {
   void look_for_ranks_left_alone();
   void tell_cost(const std::string& stages);
   void tell_incident(const Incident& incident);
+  void record_incident(const std::string& json) const;
+  std::string next_folder(const std::string& what, std::pair<int, int>& so_far) const;
   void tell_of_missing_token();
   static bool listens_on_loopback(const RendezvousPlan& plan);
   Death death() const;
@@ -111,6 +117,7 @@ class Reporter {
   std::vector<Incident> reported_incidents_;
   RepeatedDeaths deaths_;
   std::pair<int, int> standstills_{-1, 0};  // the attempt, and how many it has had
+  std::pair<int, int> differences_{-1, 0};  // of replicas, as well
   std::optional<WorkerExit> first_death_;   // of the attempt
   Death its_facts_;                         // without the last line
   Time attempt_began_{};

@@ -97,6 +97,8 @@ constexpr std::array kTable = {
        "a worker that recorded an error and lives on fails then; 0: off"},
   Flag{FlagId::kOnHang, "on-hang", 0, kValue, kOwn, kPet, "report", "report|restart|end|off",
        "if ranks stand still: say who and where, or act on it"},
+  Flag{FlagId::kCheckReplicas, "check-replicas", 0, kValue, kOwn, kPet, "0", "STEPS",
+       "compare what DDP keeps equal every STEPS optimizer steps; 0: off"},
   Flag{FlagId::kStandby, "standby", 0, kValue, kOwn, kPet, "auto", "auto|0|1",
        "workers that wait for a restart; 1: also if memory is short"},
   Flag{FlagId::kPythonHook, "python-hook", 0, kValue, kOwn, kPet, "1", "0|1",

@@ -52,6 +52,7 @@ enum class FlagId {
   kNodeUnit,
   kTeardownTimeout,
   kOnHang,
+  kCheckReplicas,
   kStandby,
   kPythonHook,
   kShareImports,

@@ -81,6 +81,7 @@ struct Options {
   std::string error_file{};     // TORCHELASTIC_ERROR_FILE; empty: none
   bool detailed_exit_codes = false;
   agent::OnHang on_hang = agent::OnHang::kReport;
+  int check_replicas = 0;  // every so many optimizer steps; 0: never
   agent::StandbyMode standby = agent::StandbyMode::kAuto;
   agent::SharedImports share_imports = agent::SharedImports::kAuto;
   bool python_hook = true;

@@ -88,6 +88,10 @@ void read_hangs(ParseContext& context) {
                                                 : agent::OnHang::kReport;
   if (agent::ends_ranks(context.options.on_hang) && !context.options.python_hook)
     context.warn_without_effect(FlagId::kOnHang, "with --python-hook=0");
+  context.options.check_replicas = context.integer(
+      FlagId::kCheckReplicas, {.expected = "a whole number of optimizer steps; 0: off"});
+  if (context.options.check_replicas > 0 && !context.options.python_hook)
+    context.warn_without_effect(FlagId::kCheckReplicas, "with --python-hook=0");
 }
 
 }  // namespace

@@ -74,6 +74,8 @@ struct NodeSpec {
   // It looks at its workers when it is told to (Look). An older node is not told, and the others
   // get a verdict without its ranks.
   bool answers_looks = false;
+  // It compares its workers' replicas. An older node is not asked.
+  bool compares_replicas = false;
   // The settings of the job, used if this node is its first one. A host that serves one job has its
   // own. A time is 0 if an older node does not send it.
   RoundSettings settings;
@@ -209,8 +211,64 @@ struct StandstillVerdict {
   std::int64_t inquiry = 0;
   Verdict verdict;
 };
+// Ranks of `set` differ in the check of this step. Answer with the hashes of its tensors
+// [first, first + count), as cells (replica_cells()).
+struct ReplicaQuestion {
+  std::int64_t round = 0;
+  std::int64_t number = 0;  // counted by this host
+  std::uint64_t set = 0;
+  std::int64_t step = 0;
+  std::int64_t first = 0;
+  std::int64_t count = 0;  // 0: all
+};
+// Ranks differ in what should be the same. All nodes of the round are told.
+struct ReplicaVerdict {
+  std::int64_t round = 0;
+  std::int64_t step = 0;
+  std::vector<int> ranks{};  // those that differ from the majority; without one, all
+  std::string sentence{};    // one line for people
+};
 using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain, Look,
-                                 StandstillVerdict>;
+                                 StandstillVerdict, ReplicaQuestion, ReplicaVerdict>;
+
+// ---- what a node tells of replicas (replicas.h) ----
+
+// A question is answered with so many hashes of a rank at most. Names go with so many tensors.
+inline constexpr std::size_t kMostReplicaCells = 64;
+inline constexpr std::size_t kMostReplicaNames = 4;
+inline constexpr std::size_t kMostReplicaNameBytes = 200;
+// A report has so much at most: it must fit a message.
+inline constexpr std::size_t kMostReplicaSums = 64;
+inline constexpr std::size_t kMostReplicaRanks = 1024;  // of all sums together, and of a tensor
+inline constexpr std::size_t kMostReplicaTensors = 1;
+
+// Ranks of one node whose check has the same hash.
+struct ReplicaSum {
+  std::uint64_t set = 0;  // tells the optimizer and its group of ranks
+  int members = 0;        // ranks of the group
+  std::int64_t step = 0;  // of the optimizer
+  std::uint64_t sum = 0;
+  std::vector<int> ranks{};  // global
+
+  bool operator==(const ReplicaSum&) const = default;
+};
+// Ranks of one node whose answer to a question is the same.
+struct ReplicaTensors {
+  std::vector<int> ranks{};  // global
+  std::int64_t tensors = 0;  // of the set
+  std::vector<std::uint64_t> cells{};
+  std::vector<std::string> names{};  // of the tensors asked for, if they are kMostReplicaNames
+
+  bool operator==(const ReplicaTensors&) const = default;
+};
+struct ReplicaReport {
+  std::int64_t round = 0;
+  std::int64_t question = 0;  // of `tensors`
+  std::vector<ReplicaSum> sums{};
+  std::vector<ReplicaTensors> tensors{};
+
+  bool operator==(const ReplicaReport&) const = default;
+};
 
 // The event that a waiting node waits for. It travels as a number: new ones come last.
 enum class Await {
@@ -291,6 +349,10 @@ class Session {
   // (inquiry.h), and not if the round breaks meanwhile. It may be lost as suspect() may.
   virtual void give_evidence(std::int64_t /*round*/, std::int64_t /*inquiry*/,
                              const std::vector<RankEvidence>& /*evidence*/) {}
+  // The hashes of this node's replicas, or its answer to ReplicaQuestion. If ranks differ, the
+  // answer is ReplicaQuestion to the nodes of the round, and in the end ReplicaVerdict. It may be
+  // lost as suspect() may.
+  virtual void report_replicas(const ReplicaReport& /*report*/) {}
   // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
   virtual void abandon() {}
   // Over the network: until when the workers may live on if this session ended now. The past: they

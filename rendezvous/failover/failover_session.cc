@@ -46,6 +46,10 @@ void FailoverSession::give_evidence(std::int64_t round, std::int64_t inquiry,
   if (failover_.is_admitted() && session_) session_->give_evidence(round, inquiry, evidence);
 }
 
+void FailoverSession::report_replicas(const ReplicaReport& report) {
+  if (failover_.is_admitted() && session_) session_->report_replicas(report);
+}
+
 void FailoverSession::leave(const Failure& reason) {
   perform(failover_.left(reason), [&](Session& session) { session.leave(reason); });
 }

@@ -34,6 +34,7 @@ class FailoverSession : public Session {
   void suspect(std::int64_t round) final;
   void give_evidence(std::int64_t round, std::int64_t inquiry,
                      const std::vector<RankEvidence>& evidence) final;
+  void report_replicas(const ReplicaReport& report) final;
   void leave(const Failure& reason) final;
   void gone() final;
   std::optional<WaitStatus> wait_status() const final;

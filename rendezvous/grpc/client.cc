@@ -79,6 +79,7 @@ class RemoteSession final : public Session {
   }
   void give_evidence(std::int64_t round, std::int64_t inquiry,
                      const std::vector<RankEvidence>& evidence) override;
+  void report_replicas(const ReplicaReport& report) override;
   void leave(const Failure& reason) override;
   void gone() override;
   std::optional<WaitStatus> wait_status() const override { return grant_.wait_status; }
@@ -226,6 +227,10 @@ void RemoteSession::give_evidence(std::int64_t round, std::int64_t inquiry,
                                   const std::vector<RankEvidence>& evidence) {
   if (!takes_evidence()) return;
   for (const Evidence& part : split({round, inquiry, evidence})) say(part);
+}
+
+void RemoteSession::report_replicas(const ReplicaReport& report) {
+  if (state_ == State::kConnected && grant_.takes_replicas && call_->has_room()) say(report);
 }
 
 void RemoteSession::say(const NodeMessage& message) {

@@ -52,6 +52,7 @@ v4::Join encode_spec(const NodeSpec& spec) {
   message.set_min_nodes(spec.min_nodes);
   message.set_max_nodes(spec.max_nodes);
   message.set_answers_looks(spec.answers_looks);
+  message.set_compares_replicas(spec.compares_replicas);
   v4::RoundSettings& settings = *message.mutable_settings();
   settings.set_join_timeout_ms(spec.settings.join_timeout.count());
   settings.set_last_call_ms(spec.settings.last_call.count());
@@ -156,6 +157,7 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
   spec.min_nodes = message.min_nodes();
   spec.max_nodes = message.max_nodes();
   spec.answers_looks = message.answers_looks();
+  spec.compares_replicas = message.compares_replicas();
   if (message.has_settings()) spec.settings = decode_settings(message.settings());
   return spec;
 }
@@ -222,7 +224,8 @@ Result<DownMessage> decode_lease(const v4::Lease& message) {
                              .heartbeat_every = decode_wait(message.heartbeat_every_ms())},
                    .may_return = message.may_return(),
                    .host_returns = message.host_returns(),
-                   .takes_evidence = message.takes_evidence()};
+                   .takes_evidence = message.takes_evidence(),
+                   .takes_replicas = message.takes_replicas()};
   if (message.has_wait_status()) {
     const v4::WaitStatus& wait_status = message.wait_status();
     grant.wait_status = {.awaits = decode_awaits(wait_status.awaits()),
@@ -273,6 +276,7 @@ v4::FromNode encode(const NodeMessage& said) {
       },
       [&](const Suspicion& suspicion) { message.mutable_suspicion()->set_round(suspicion.round); },
       [&](const Evidence& evidence) { *message.mutable_evidence() = encode_evidence(evidence); },
+      [&](const ReplicaReport& report) { *message.mutable_replicas() = encode_replicas(report); },
       [&](const Proof& proof) {
         message.mutable_proof()->set_proof(proof.bytes);
         for (const std::string& channel : proof.channels)
@@ -310,6 +314,12 @@ v4::ToNode encode(const HostMessage& said) {
       },
       [&](const StandstillVerdict& verdict) {
         *message.mutable_verdict() = encode_verdict(verdict);
+      },
+      [&](const ReplicaQuestion& question) {
+        *message.mutable_replica_question() = encode_replica_question(question);
+      },
+      [&](const ReplicaVerdict& verdict) {
+        *message.mutable_replica_verdict() = encode_replica_verdict(verdict);
       }};
   std::visit(fill, said);
   return message;
@@ -324,6 +334,7 @@ v4::ToNode encode(const LeaseGrant& grant) {
   lease.set_may_return(grant.may_return);
   lease.set_host_returns(grant.host_returns);
   lease.set_takes_evidence(grant.takes_evidence);
+  lease.set_takes_replicas(grant.takes_replicas);
   if (!grant.wait_status) return message;
   v4::WaitStatus& wait_status = *lease.mutable_wait_status();
   wait_status.set_have(grant.wait_status->have);
@@ -364,6 +375,8 @@ Result<NodeMessage> decode(const v4::FromNode& message) {
       return NodeMessage(Suspicion{message.suspicion().round()});
     case v4::FromNode::kEvidence:
       return NodeMessage(decode_evidence(message.evidence()));
+    case v4::FromNode::kReplicas:
+      return NodeMessage(decode_replicas(message.replicas()));
     case v4::FromNode::kProof:
       return decode_proof<NodeMessage>(message.proof());
     // A kind that only a newer version has is an unknown field to protobuf, which skips it.
@@ -400,6 +413,10 @@ Result<DownMessage> decode(const v4::ToNode& message) {
       return DownMessage(Look{message.look().round(), message.look().inquiry()});
     case v4::ToNode::kVerdict:
       return DownMessage(decode_verdict(message.verdict()));
+    case v4::ToNode::kReplicaQuestion:
+      return DownMessage(decode_replica_question(message.replica_question()));
+    case v4::ToNode::kReplicaVerdict:
+      return DownMessage(decode_replica_verdict(message.replica_verdict()));
     case v4::ToNode::kChallenge:
       return decode_secret<DownMessage, Challenge>("nonce", message.challenge().nonce());
     case v4::ToNode::kAdmitted:

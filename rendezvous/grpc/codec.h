@@ -15,6 +15,7 @@
 #include "rendezvous/core/rendezvous.h"
 #include "rendezvous/grpc/evidence_codec.h"
 #include "rendezvous/grpc/proof_codec.h"
+#include "rendezvous/grpc/replica_codec.h"
 #include "rendezvous/trust/proof.h"
 
 namespace ddprun::rendezvous {
@@ -51,7 +52,7 @@ struct Heartbeat {
   std::chrono::milliseconds stamp{0};
 };
 using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Heartbeat,
-                                 ResumeRequest, Proof, Suspicion, Evidence>;
+                                 ResumeRequest, Proof, Suspicion, Evidence, ReplicaReport>;
 
 // A node knows of no later round.
 inline constexpr std::int64_t kMostRounds = std::int64_t{1} << 62;
@@ -67,6 +68,7 @@ struct LeaseGrant {
   bool host_returns = false;  // as in SessionLost
   // The host knows what Suspicion and Evidence mean. An older one ends the session with them.
   bool takes_evidence = false;
+  bool takes_replicas = false;  // as well, with ReplicaReport
 };
 // The messages that the host sends.
 using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge, HostProof>;

@@ -322,7 +322,8 @@ void Service::Calls::grant_lease(Node& node, const Heartbeat& heartbeat) {
                                     .wait_status = awaits,
                                     .may_return = options_.resumes,
                                     .host_returns = returns,
-                                    .takes_evidence = true}));
+                                    .takes_evidence = true,
+                                    .takes_replicas = true}));
 }
 
 void Service::Calls::on_message(const std::shared_ptr<Call>& call,
@@ -377,6 +378,7 @@ void Service::Calls::pass_on(Node& node, const NodeMessage& message) {
   if (const auto* suspicion = std::get_if<Suspicion>(&message)) session.suspect(suspicion->round);
   if (const auto* evidence = std::get_if<Evidence>(&message))
     session.give_evidence(evidence->round, evidence->inquiry, evidence->ranks);
+  if (const auto* report = std::get_if<ReplicaReport>(&message)) session.report_replicas(*report);
 }
 
 // May run inside a function of the host, so it only sends. A node that got its last message is
@@ -384,9 +386,11 @@ void Service::Calls::pass_on(Node& node, const NodeMessage& message) {
 // session for which the host could have a message.
 void Service::Calls::deliver(Call* call, const HostMessage& message) {
   // As leases: they must not fill the queue of a node that does not read.
-  const bool is_of_inquiry =
-      std::holds_alternative<Look>(message) || std::holds_alternative<StandstillVerdict>(message);
-  if (is_of_inquiry && !call->has_room()) return;
+  const bool may_be_lost = std::holds_alternative<Look>(message) ||
+                           std::holds_alternative<StandstillVerdict>(message) ||
+                           std::holds_alternative<ReplicaQuestion>(message) ||
+                           std::holds_alternative<ReplicaVerdict>(message);
+  if (may_be_lost && !call->has_room()) return;
   call->send(encode(message));
   if (!is_last(message)) return;
   call->close();

@@ -59,6 +59,10 @@ class Host::LocalSession final : public HostedSession {
                      const std::vector<RankEvidence>& evidence) override {
     if (host_.may_inquire()) host_.announce(host_.inquiry_.answered(id_, round, inquiry, evidence));
   }
+  void report_replicas(const ReplicaReport& report) override {
+    if (host_.may_inquire())
+      host_.announce(host_.replicas_.reported(id_, report, host_.membership_, now()));
+  }
   std::optional<WaitStatus> wait_status() const override {
     return host_.membership_.wait_status(now());
   }
@@ -80,7 +84,8 @@ Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy, JobRecord r
     : loop_(loop),
       membership_(policy, std::move(record)),
       alarm_(loop, [this] { perform(membership_.tick(now())); }),
-      inquiry_alarm_(loop, [this] { look_at_inquiry(); }) {}
+      inquiry_alarm_(loop, [this] { look_at_inquiry(); }),
+      replica_alarm_(loop, [this] { look_at_replicas(); }) {}
 
 // Without members a membership has no pointer into itself.
 Host::Host(boost::asio::io_context& loop, const Host& finished)
@@ -88,6 +93,7 @@ Host::Host(boost::asio::io_context& loop, const Host& finished)
       membership_(finished.membership_),
       alarm_(loop, [this] { perform(membership_.tick(now())); }),
       inquiry_alarm_(loop, [this] { look_at_inquiry(); }),
+      replica_alarm_(loop, [this] { look_at_replicas(); }),
       last_id_(finished.last_id_),
       is_over_(finished.is_over_) {
   DDPRUN_ASSERT(finished.is_finished());
@@ -118,7 +124,8 @@ std::unique_ptr<Host::HostedSession> Host::open(Reader reader, PeerInfo observed
 void Host::perform(Outcome outcome) {
   if (!may_decide()) return;
   inquiry_.follow(membership_);
-  inquiry_alarm_.set(inquiry_.look_again_at());
+  replicas_.follow(membership_);
+  set_alarms();
   if (watch) watch(outcome);
   alarm_.set(membership_.look_again_at());
   const bool waits = !unsent_.empty();
@@ -139,8 +146,17 @@ void Host::look_at_inquiry() {
   if (may_inquire()) announce(inquiry_.tick(now()));
 }
 
-void Host::announce(const std::optional<Announcement>& announcement) {
+void Host::look_at_replicas() {
+  if (may_inquire()) announce(replicas_.tick(now()));
+}
+
+void Host::set_alarms() {
   inquiry_alarm_.set(inquiry_.look_again_at());
+  replica_alarm_.set(replicas_.look_again_at());
+}
+
+void Host::announce(const std::optional<Announcement>& announcement) {
+  set_alarms();
   if (!announcement) return;
   for (const SessionId to : announcement->to) deliver(to, announcement->message);
 }
@@ -195,7 +211,8 @@ void Host::end(const Error& error) {
   unsent_.clear();
   alarm_.set(Time::max());
   inquiry_.end();
-  inquiry_alarm_.set(Time::max());
+  replicas_.end();
+  set_alarms();
   std::vector<SessionId> all;
   for (const auto& [id, reader] : readers_) all.push_back(id);
   for (const SessionId id : all) deliver(id, SessionLost{.error = error});

@@ -1,7 +1,8 @@
 // The job's rendezvous in this process: a Membership with a clock, one timer and real nodes. A node
 // of this process calls open_session(); service.h lets remote nodes in through
 // open_direct_session(). Host has no socket and no gRPC, so a job of one node pays for neither. It
-// decides nothing: Membership does, and Inquiry where workers stand still.
+// decides nothing: Membership does, Inquiry where workers stand still, and
+// ReplicaComparison where they differ.
 //
 // On the loop's thread only. Owned by the agent that hosts the job.
 #pragma once
@@ -20,6 +21,7 @@
 #include "rendezvous/core/inquiry.h"
 #include "rendezvous/core/membership.h"
 #include "rendezvous/core/rendezvous.h"
+#include "rendezvous/core/replicas.h"
 
 namespace ddprun::rendezvous {
 
@@ -119,6 +121,8 @@ class Host {
   bool may_inquire();
   void look_at_inquiry();
   void announce(const std::optional<Announcement>& announcement);
+  void look_at_replicas();
+  void set_alarms();
   void tell(const Outcome& outcome);
   bool is_recorded(const Outcome& outcome) const;
   void record(const Outcome& outcome);
@@ -133,6 +137,8 @@ class Host {
   Alarm alarm_;
   Inquiry inquiry_{judge};
   Alarm inquiry_alarm_;
+  ReplicaComparison replicas_;
+  Alarm replica_alarm_;
   SessionId last_id_ = 0;
   std::map<SessionId, Reader> readers_;
   std::deque<Outcome> unsent_;  // the first one is being recorded

@@ -61,6 +61,19 @@ bool is_short(const Failure& failure) {
   return failure.hostname.size() <= kMaxNameBytes && failure.message.size() <= kMaxTextBytes;
 }
 
+bool is_bounded(const ReplicaReport& report) {
+  std::size_t ranks = 0;
+  for (const ReplicaSum& sum : report.sums) ranks += sum.ranks.size();
+  const auto is_short = [](const ReplicaTensors& one) {
+    return one.ranks.size() <= kMostReplicaRanks && one.cells.size() <= kMostReplicaCells &&
+           one.names.size() <= kMostReplicaNames && one.tensors >= 0;
+  };
+  return report.sums.size() <= kMostReplicaSums && ranks <= kMostReplicaRanks &&
+         report.tensors.size() <= kMostReplicaTensors &&
+         std::ranges::all_of(report.tensors, is_short) &&
+         encode_replicas(report).ByteSizeLong() <= kMaxUpBytes;
+}
+
 // Checks the values that a peer's message may hold once it was let in.
 void check_bounds(const NodeMessage& message) {
   if (const auto* spec = std::get_if<NodeSpec>(&message)) {
@@ -76,6 +89,7 @@ void check_bounds(const NodeMessage& message) {
   if (const auto* leave = std::get_if<Leave>(&message)) DDPRUN_ASSERT(is_short(leave->reason));
   if (const auto* evidence = std::get_if<Evidence>(&message))
     DDPRUN_ASSERT(std::ranges::all_of(evidence->ranks, is_bounded));
+  if (const auto* report = std::get_if<ReplicaReport>(&message)) DDPRUN_ASSERT(is_bounded(*report));
   if (const auto* resumed = std::get_if<ResumeRequest>(&message)) {
     DDPRUN_ASSERT(is_short(resumed->cause) && resumed->round >= 0);
     DDPRUN_ASSERT(resumed->spec.node_id.size() <= kMaxNameBytes);
@@ -182,6 +196,7 @@ NodeSpec spec(ScriptInput& script) {
   spec.min_nodes = number(script);
   spec.max_nodes = number(script);
   spec.answers_looks = script.flag();
+  spec.compares_replicas = script.flag();
   return spec;
 }
 

@@ -65,7 +65,7 @@ class Hook(Page):
         self.last, self.counts, self.environ = None, False, dict(os.environ._data)
         self.begin = self.words[self.NOTES_SIZE]  # behind those of our predecessor
         self.pending = None  # the place of the last import's entry
-        self.has_witness = False
+        self.has_witness = self.checks_replicas = False
         self.words[self.PARKS] = os.getpid()
         os.register_at_fork(after_in_child=self.retire)
 
@@ -153,6 +153,21 @@ class Hook(Page):
             self.counts = register(self.stepped)
             if self.thread() == self.main and hasattr(self.libc, "gnu_get_libc_version"):
                 self.libc.pthread_mutex_trylock(self.lock)  # its release tells of our end
+        if self.counts:
+            self.begin_replica_check()
+
+    def begin_replica_check(self):
+        """--check-replicas: before the user's code puts a module under DDP."""
+        every = os.environ.get("DDPRUN_CHECK_REPLICAS", "")
+        ddp = sys.modules.get("torch.nn.parallel.distributed")
+        if not self.checks_replicas and every and hasattr(ddp, "DistributedDataParallel"):
+            self.checks_replicas, scope = True, {"os": os, "sys": sys}
+            try:
+                run_parts(f"{self.folder}/hook", ["replicas.py"], scope)
+                scope["begin"](self, int(every))
+            except Exception as error:  # a torch that it does not know
+                with open(f"{self.folder}/replicas_{self.rank}_why", "w") as file:
+                    file.write(f"the check cannot begin, {type(error).__name__}: {error}\n")
 
     def stepped(self, optimizer, args, kwargs):
         if not self.compiles():  # a compiled step must not have us in it

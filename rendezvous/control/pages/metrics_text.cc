@@ -118,6 +118,9 @@ void node_metrics(const NodeStatus& node, Text& text) {
   text.family("incident_last_seconds", "gauge", "The same of the last incident.");
   for (const StageStatus& stage : node.stages)
     if (stage.count > 0) text.sample({{"stage", stage.stage}}, stage.last_s);
+  text.single("replica_differences_total", "counter",
+              "Times that ranks differed in what should be the same (--check-replicas).",
+              node.replica_differences);
   text.single("store_keys", "gauge", "Keys in this node's store.", node.store.keys);
   text.single("store_bytes", "gauge", "Bytes of the keys and values in this node's store.",
               node.store.bytes);

@@ -79,6 +79,7 @@ struct NodeStatus {
   int workers_running = 0;
   std::vector<WorkerSteps> steps{};  // of the workers that count them
   std::vector<StageStatus> stages{};
+  std::uint64_t replica_differences = 0;
   StoreStatus store{};
 };
 

@@ -42,6 +42,7 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
                "--shutdown-timeout=7",
                "--teardown-timeout=2.5",
                "--on-hang=end",
+               "--check-replicas=100",
                "--log-dir=L",
                "E"},
               {}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"TORCHELASTIC_ERROR_FILE", "e"}})
@@ -65,6 +66,7 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
   EXPECT_EQ(agent.grace, std::chrono::seconds(7));
   EXPECT_EQ(agent.teardown_timeout, std::chrono::milliseconds(2500));
   EXPECT_EQ(agent.on_hang, agent::OnHang::kEnd);
+  EXPECT_EQ(agent.check_replicas, 100);
   EXPECT_EQ(agent.log_dir, "L");
   EXPECT_EQ(agent.role, "trn");
   EXPECT_EQ(agent.entry, "x");

@@ -195,6 +195,15 @@ TEST(OptionsLifecycle, ChooseWhatFollowsAHang) {
             "2 ddprun: --on-hang=kill: expected report, restart, end or off");
 }
 
+TEST(OptionsLifecycle, CompareReplicas) {
+  EXPECT_EQ(good({"E"}).check_replicas, 0);
+  EXPECT_EQ(good({"--check-replicas=100", "E"}).check_replicas, 100);
+  EXPECT_EQ(bad({"--check-replicas=-1", "E"}),
+            "2 ddprun: --check-replicas=-1: expected a whole number of optimizer steps; 0: off");
+  EXPECT_EQ(bad({"--check-replicas=often", "E"}),
+            "2 ddprun: --check-replicas=often: expected a whole number of optimizer steps; 0: off");
+}
+
 TEST(OptionsLifecycle, BoundATeardown) {
   EXPECT_EQ(good({"E"}).teardown_timeout, seconds(15));
   EXPECT_EQ(good({"--teardown-timeout=0", "E"}).teardown_timeout, seconds(0));

@@ -202,6 +202,12 @@ class Script {
   static std::string print_message(const StandstillVerdict& message) {
     return "verdict: " + message.verdict.sentence;
   }
+  static std::string print_message(const ReplicaQuestion& message) {
+    return fmt::format("question round={}", message.round);
+  }
+  static std::string print_message(const ReplicaVerdict& message) {
+    return "verdict: " + message.sentence;
+  }
 
   std::optional<Membership> membership_;
   Time now_ = kStart;

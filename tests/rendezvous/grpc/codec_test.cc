@@ -22,6 +22,7 @@ NodeSpec spec() {
           .min_nodes = 2,
           .max_nodes = 4,
           .answers_looks = true,
+          .compares_replicas = true,
           .settings = {.join_timeout = milliseconds(5'000),
                        .last_call = milliseconds(4'000),
                        .resize_wait = milliseconds(0),
@@ -139,12 +140,13 @@ TEST(Codec, CarriesLeases) {
                                                    .missing = "0"},
                          .may_return = true,
                          .host_returns = true,
-                         .takes_evidence = true};
+                         .takes_evidence = true,
+                         .takes_replicas = true};
   const auto got = std::get<LeaseGrant>(*travel(encode(grant)));
   EXPECT_EQ(got.wait_status, grant.wait_status);
   EXPECT_EQ(got.stamp, grant.stamp);
   EXPECT_EQ(got.lease, grant.lease);
-  EXPECT_TRUE(got.may_return && got.host_returns && got.takes_evidence);
+  EXPECT_TRUE(got.may_return && got.host_returns && got.takes_evidence && got.takes_replicas);
 }
 
 TEST(Codec, CarriesWhatIsAwaited) {

@@ -86,6 +86,36 @@ TEST_F(RemoteTest, AnOlderNodeIsToldNothingOfAnInquiry) {
   EXPECT_EQ(older.messages.size(), 2U);
 }
 
+// The same of replicas that differ; a report is lost to a host that does not take it.
+TEST_F(RemoteTest, ReplicasAreComparedFromTheSumsToTheVerdict) {
+  HostSide side(loop, 3);
+  TestNode older;
+  std::vector<TestNode> nodes(2);
+  join(older, to(side.port()), make_node("older", 3));
+  NodeSpec spec = make_node("a", 3);
+  spec.compares_replicas = true;
+  join(nodes[0], to(side.port()), spec);
+  spec.node_id = "b";
+  join(nodes[1], to(side.port()), spec);
+  ASSERT_TRUE(all_hear<RoundPublished>({&older, &nodes[0], &nodes[1]})) << older.error();
+  const auto rank_of = [](const TestNode& node) {
+    return std::get<RoundPublished>(node.messages.front()).seat.first_rank;
+  };
+  std::uint64_t sum = 1;
+  for (const TestNode& node : nodes)
+    node.session->report_replicas({.round = 1, .sums = {{5, 2, 100, ++sum, {rank_of(node)}}}});
+  ASSERT_TRUE(all_hear<ReplicaQuestion>({&nodes[0], &nodes[1]})) << nodes[0].error();
+  const auto question = nodes[0].last<ReplicaQuestion>();
+  EXPECT_EQ(question.set, 5U);
+  EXPECT_EQ(question.step, 100);
+  for (const TestNode& node : nodes)
+    node.session->report_replicas(
+        {.round = 1, .question = question.number, .tensors = {{.ranks = {rank_of(node)}}}});
+  ASSERT_TRUE(all_hear<ReplicaVerdict>({&nodes[0], &nodes[1]})) << nodes[0].error();
+  EXPECT_EQ(nodes[0].last<ReplicaVerdict>().ranks.size(), 2U);
+  EXPECT_EQ(older.messages.size(), 1U);
+}
+
 // A host that lets its node in and notes what it says. It does not know the newer messages.
 class OlderHost final : public v4::Rendezvous::CallbackService {
  public:
