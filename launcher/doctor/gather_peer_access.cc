@@ -19,8 +19,8 @@ std::vector<std::string> words_of(const std::string& line) {
   return {std::istream_iterator<std::string>(text), {}};
 }
 
-// The text without escape sequences of terminals (`ESC [ 4 m`): nvidia-smi underlines the head of
-// its tables in a pipe, too.
+// The text without escape sequences of terminals. nvidia-smi may underline the head of its tables
+// (`ESC [ 4 m`), in a pipe, too.
 std::string without_escapes(std::string_view text) {
   std::string plain;
   while (!text.empty()) {

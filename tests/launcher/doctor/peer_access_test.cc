@@ -163,14 +163,14 @@ TEST(PeerAccess, NamesPairsWithoutIt) {
 TEST(PeerAccess, NamesIommuAndAcsAndTheCommandThatProvesThem) {
   EXPECT_EQ(judged({.gpus_asked = 2, .iommu = "dmar0"}),
             "warn IOMMU: dmar0 translates what GPUs send to each other: sums of NCCL may be slow, "
-            "or the first one hangs with all GPUs at 100 % — `NCCL_P2P_DISABLE=1 ddprun …` goes on "
-            "if it is that; then iommu=pt on the kernel's command line\n");
+            "or the first one hangs with all GPUs at 100 % — `NCCL_P2P_DISABLE=1 ddprun …` "
+            "goes on if it is that; then iommu=pt on the kernel's command line\n");
   EXPECT_EQ(
       judged({.gpus_asked = 2, .redirecting = {"0000:01:00.0", "0000:40:01.0"}}),
       "warn ACS: on at 0000:01:00.0, 0000:40:01.0, so what GPUs send to each other goes "
-      "through the processor: sums of NCCL may be slow, or the first one hangs with all GPUs at 100 % — "
-      "`NCCL_P2P_DISABLE=1 ddprun …` goes on if it is that; then `setpci -s 0000:01:00.0 "
-      "ECAP_ACS+6.w=0000`, or off in the BIOS\n");
+      "through the processor: sums of NCCL may be slow, or the first one hangs with all GPUs at "
+      "100 % — `NCCL_P2P_DISABLE=1 ddprun …` goes on if it is that; then `setpci -s "
+      "0000:01:00.0 ECAP_ACS+6.w=0000`, or off in the BIOS\n");
 }
 
 TEST(PeerAccess, IsNotBentWhereNoPairHasIt) {
