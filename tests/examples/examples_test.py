@@ -247,7 +247,7 @@ class Gpt(Example):
             self.assert_close(self.losses(output), whole)
             self.assertTrue(output.endswith(f"numbers of a worker: {self.NUMBERS}\n"), output)
         self.assertLess(whole[-1], 2.9)
-        for mesh in ("tensor=2,sharded=2", "tensor=4"):
+        for mesh in ("tensor=2,sharded=2", "data=2,pipeline=2"):
             self.assert_close(self.losses(self.ours(4, "gpt", f"--mesh={mesh}", *self.FLAGS)), whole)
 
     def test_data(self):
@@ -255,6 +255,9 @@ class Gpt(Example):
 
     def test_data_and_tensor(self):
         self.check("data=2,tensor=2", 4, part=0.53)
+
+    def test_tensor_and_pipeline(self):
+        self.check("tensor=2,pipeline=2", 4, part=0.30, twin_delta=self.CLOSE)
 
     def test_sharded(self):
         self.check("sharded=4", 4, part=0.26, twin_delta=self.CLOSE)
@@ -305,6 +308,20 @@ class Pipeline(Example):
             watchdog.cancel()
         self.assertEqual(job.returncode, 1, errors)
         self.assertRegex(errors, "(?m)SIGKILL")
+
+
+class BenchParallel(Example):
+    def test_prints_a_row_of_times_and_memory(self):
+        python = support.python_with_torch()
+        if python is None:
+            self.skipTest("no Python with torch here")
+        bench = support.ROOT / "bench" / "parallel"
+        done = support.run(bench, "--build", BIN.parent, "--python", python, "--ways=pipeline", "--models=sum", "--rounds=1", "--steps=1", deadline=2 * LONGEST_S)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"\| pipeline, 1F1B, 2 ranks, much to sum \| [0-9.]+ \(.*\) \| [0-9.]+ \(.*\) \| [0-9.]+ \| 128 \|")
+        refused = support.run(bench, "--ways=ring")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("argument --ways: 'ring' is not accepted; expected some of tensor,mesh,sharded,local,pipeline\n", refused.stderr)
 
 
 class Device(Example):
