@@ -111,8 +111,8 @@ class Pipeline {
   // loss then: call zero_grad() before. `inputs`: (rows, ...), for the first stage. `targets`:
   // (rows, ...), for the last one. Others ignore theirs, which may be undefined. Returns the loss
   // on the last stage, without a graph, and an undefined tensor on the others. All ranks must call
-  // it. Throws std::invalid_argument where the rows are no multiple of the micro-batches, or where
-  // activations have other sizes than in the first call.
+  // it. Throws std::invalid_argument where the micro-batches do not divide the rows. So it does
+  // where activations have other sizes than in the first call.
   at::Tensor forward_backward(const at::Tensor& inputs, const at::Tensor& targets);
 
   // Makes forward of a batch, without gradients. Its rows may be others than those of

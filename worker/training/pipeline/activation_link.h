@@ -29,7 +29,7 @@ class ActivationLink {
   // Sends nothing if the activation needs no gradient. An undefined one counts as zeros.
   void send_gradient(const at::Tensor& gradient, int micro_batch);
 
-  // What the other end has described.
+  // The shape that was described; nothing before the first activation.
   const std::optional<ActivationShape>& shape() const { return shape_; }
 
  private:

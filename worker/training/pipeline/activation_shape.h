@@ -1,4 +1,5 @@
-// What a stage tells the next one of its activations, once: the receiver allocates by it. Pure.
+// The shape of a stage's activations, as it tells it the next stage, once. The receiver allocates
+// by it. Pure.
 #pragma once
 
 #include <ddprun/collective.h>

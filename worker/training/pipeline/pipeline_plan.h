@@ -1,6 +1,6 @@
-// What a stage of a pipeline does with the micro-batches of a batch, in its order. Pure. Sends and
-// receives may block until the other stage has come. Neighbours then meet in the same order: a
-// stage takes its next activation before it gives a gradient back.
+// The order in which a stage of a pipeline does its work on the micro-batches of a batch. Pure.
+// Sends and receives may block until the other stage has come. Neighbours then meet in the same
+// order: a stage takes its next activation before it gives a gradient back.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a stage does in a batch: the actions of its plan, on tensors. Pipeline owns it and calls it
-// on the training thread.
+// A stage's work in a batch: the actions of its plan, on tensors. Pipeline owns it and calls it on
+// the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

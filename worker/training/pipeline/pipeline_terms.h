@@ -1,4 +1,4 @@
-// What all stages of a pipeline must agree on before they begin. Pure.
+// The terms that all stages of a pipeline must agree on before they begin. Pure.
 #pragma once
 
 #include <cstdint>

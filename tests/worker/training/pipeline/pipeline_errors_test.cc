@@ -1,4 +1,4 @@
-// What a pipeline refuses, and how its ranks end. Each error is one line, and nobody waits.
+// Errors of a pipeline, and how its ranks end. Each error is one line, and nobody waits.
 #include <ddprun/pipeline.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
@@ -129,6 +129,18 @@ TEST(PipelineErrors, ALossThatIsNoScalarIsRefused) {
       EXPECT_EQ(message, "Pipeline: a loss of 2 dimensions given, expected a scalar");
     else
       EXPECT_NE(message, "");
+  });
+}
+
+TEST(PipelineErrors, ADataParallelThatNeedsABackwardBehindEachForwardIsRefused) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    const auto alone = ranks.split(ranks.rank(), 0);  // a pipeline of one stage on each rank
+    torch::nn::Linear net(2, 2);
+    DataParallel parallel(net.ptr(), ranks, {.find_unused_parameters = true});
+    Pipeline pipeline(pipeline_stage(net, parallel), *alone, mean_of, {.micro_batches = 2});
+    EXPECT_EQ(refusal([&] { kTrain(pipeline); }),
+              "average_next_backward(): find_unused_parameters, static_graph and "
+              "step_in_backward() need a forward() right before their backward()");
   });
 }
 

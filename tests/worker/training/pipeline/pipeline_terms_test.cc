@@ -1,4 +1,4 @@
-// What stages tell each other before they begin, and with their first activation.
+// Words of stages to each other, before they begin and with their first activation.
 #include "worker/training/pipeline/pipeline_terms.h"
 
 #include <gtest/gtest.h>
