@@ -278,13 +278,13 @@ class Gpt(Example):
 
 class Pipeline(Example):
     def test_has_the_same_losses_on_any_number_of_workers_and_in_its_twin(self):
-        outputs = [self.ours(workers, "pipeline", "--steps=20", "--schedule", schedule) for schedule in ("1f1b", "gpipe") for workers in WORKERS]
+        outputs = [self.ours(workers, "pipeline", "--steps=20") for workers in WORKERS]
+        outputs.append(self.ours(4, "pipeline", "--steps=20", "--schedule=gpipe"))
         losses = [re.findall("loss=(.*)", output) for output in outputs]
-        self.assertEqual(losses, [losses[0]] * 6)
+        self.assertEqual(losses, [losses[0]] * 4)
         self.assertLess(float(losses[0][-1]), float(losses[0][0]) / 4)
-        alive = [re.findall("alive: (.*)", output) for output in outputs]
-        self.assertEqual(alive, [["1"], ["2"], ["4"], ["8"], ["8"], ["8"]])
-        self.assertEqual(outputs[2], self.theirs(4, "pipeline", "--steps=20", "--schedule", "1f1b"))
+        self.assertEqual([re.findall("alive: (.*)", output) for output in outputs], [["1"], ["2"], ["4"], ["8"]])
+        self.assertEqual(outputs[2], self.theirs(4, "pipeline", "--steps=20"))
 
     def test_refuses_what_does_not_divide(self):
         self.assertIn("pipeline: --layers: 7 given, expected a multiple of 2 workers\n", self.ours(2, "pipeline", "--layers=7", code=1))

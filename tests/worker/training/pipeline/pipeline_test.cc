@@ -268,30 +268,39 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-at::Tensor whole_forward(const Block& block, const at::Tensor& x) {
-  return x + block->down->whole()(torch::relu(block->up->whole()(x)));
-}
-
-// The groups are the other way round than above: stages are far from each other.
-TEST(Pipeline, HasStagesOfSplitLayers) {
-  run_torch_ranks(4, [](Collective& ranks) {
-    const Mesh mesh(ranks, {{"pipeline", 2}, {"tensor", 2}});
+TEST(Pipeline, HasStagesOfSplitLayersBesideDataParallel) {
+  run_torch_ranks(8, [](Collective& ranks) {
+    const Mesh mesh(ranks, {{"data", 2}, {"pipeline", 2}, {"tensor", 2}});
     Collective& stages = mesh.along("pipeline");
-    const TensorGroup group(mesh.along("tensor"));
-    torch::manual_seed(stages.rank());
-    const Block block(group);
-    Pipeline pipeline(pipeline_stage(block), stages, squared, {.micro_batches = 3});
-    const auto loss = pipeline.forward_backward(batch_of(1), batch_of(2));
-    // Each stage tells the other one what it would compute without a split.
-    TensorCollective tensors(stages);
-    at::Tensor between = whole_forward(block, batch_of(1)).detach();
-    tensors.broadcast(between, 0);
-    if (stages.rank() == 1) {
-      const auto x = between.clone().requires_grad_();
-      const auto wanted = squared(whole_forward(block, x), batch_of(2));
-      EXPECT_TRUE(torch::allclose(loss, wanted));
+    Collective& data = mesh.along("data");
+    const auto alone = make_alone_collective();
+    std::vector<Block> whole;
+    std::vector<at::Tensor> of_whole;
+    for (int stage = 0; stage < 2; ++stage) {
+      torch::manual_seed(stage);
+      whole.emplace_back(TensorGroup(*alone));
+      for (const auto& parameter : whole.back()->parameters()) of_whole.push_back(parameter);
     }
-    expect_equal_on_all_ranks(block->down->bias.grad(), mesh.along("tensor"));
+    torch::manual_seed(stages.rank());
+    Block block(TensorGroup(mesh.along("tensor")));
+    DataParallel parallel(block.ptr(), data);
+    Pipeline pipeline(pipeline_stage(block, parallel), stages, squared, {.micro_batches = 3});
+    SGD ours(block->parameters(), SGD::Options(0.5)), theirs(of_whole, SGD::Options(0.5));
+    for (int step = 0; step < 3; ++step) {
+      ours.zero_grad();
+      theirs.zero_grad();
+      const int seed = 10 * step;
+      pipeline.forward_backward(batch_of(seed + data.rank()), batch_of(seed + 5 + data.rank()));
+      const auto inputs = torch::cat({batch_of(seed), batch_of(seed + 1)});
+      const auto targets = torch::cat({batch_of(seed + 5), batch_of(seed + 6)});
+      squared(whole[1](whole[0](inputs)), targets).backward();
+      parallel.step(ours);
+      theirs.step();
+    }
+    const Block& same = whole[static_cast<std::size_t>(stages.rank())];
+    EXPECT_TRUE(torch::allclose(block->up->whole()->weight, same->up->weight));
+    EXPECT_TRUE(torch::allclose(block->down->whole()->weight, same->down->weight));
+    EXPECT_TRUE(torch::allclose(block->down->bias, same->down->bias));
   });
 }
 
