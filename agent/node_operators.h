@@ -1,5 +1,5 @@
-// Tells this node's own user, who asks on this host (ddpctl), the job as this node knows it, and
-// the stacks of its workers. It only looks. Loop's thread; owned by Agent.
+// Answers this node's own user, who asks on this host (ddpctl). It tells the job as this node knows
+// it, and the stacks of its workers. It only looks. Loop's thread; owned by Agent.
 #pragma once
 
 #include <functional>

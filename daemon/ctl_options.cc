@@ -218,8 +218,10 @@ std::optional<CtlUsageError> set_endpoint(CtlOptions& options, const CtlFlags& g
     return std::nullopt;
   }
   const std::string text = given.endpoint.value_or(env(kEndpointVariable).value_or(""));
+  // These flags are for a rendezvous: an endpoint was forgotten.
+  const bool means_rendezvous = given.endpoint || !given.token_file.empty() || given.tls.is_set();
   const bool shows = std::holds_alternative<rendezvous::ShowJobs>(options.question.verb);
-  if (text.empty() && !given.endpoint && shows) return std::nullopt;
+  if (text.empty() && !means_rendezvous && shows) return std::nullopt;
   if (text.empty())
     return usage(
         fmt::format("no endpoint: expected --endpoint=HOST:PORT or {}", kEndpointVariable));

@@ -1,6 +1,6 @@
 // The stacks of this node's workers, taken when an operator asks. It asks the witness of each
-// worker, and is done when the last one has answered, or at kAnswerLimit. /proc tells of those that gave
-// none. Nothing stops or signals a worker. Loop's thread; owned by NodeOperators.
+// worker, and waits for all answers, or until kAnswerLimit. /proc tells of those that gave none.
+// Nothing stops or signals a worker. Loop's thread; owned by NodeOperators.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>

@@ -31,7 +31,7 @@ std::vector<LocalName> local_names(std::string_view sockets, std::uint16_t port,
                                    const std::vector<bool>& is_own);
 
 // A node's own socket (node_socket.h). Its name says the pid of its ddprun and no more. All users
-// can read the names of all sockets, and the id of a job may be enough to join it.
+// can read the names of sockets. The id of a job may be enough to join it.
 struct NodeSocketName {
   pid_t pid = 0;
   std::string name;

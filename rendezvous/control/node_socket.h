@@ -1,5 +1,5 @@
-// The socket at which each node answers its own user and root, without a token. It is there in a job
-// of one node, too. It is an abstract Unix socket (local_socket.h): it leaves no file behind, and
+// The socket at which each node answers its own user and root, without a token. A job of one node
+// has it, too. It is an abstract Unix socket (local_socket.h): it leaves no file behind, and
 // needs no folder that both sides know. Another user's connection is closed unheard. A connection
 // carries one question, then one answer: messages of proto/control.proto, each up to the end of its
 // direction. A caller has few seconds, and few can ask at once.

@@ -57,8 +57,9 @@ TEST(CtlOptionsTest, WithoutAnEndpointThisHostIsAsked) {
     ASSERT_TRUE(std::holds_alternative<CtlOptions>(parsed)) << words[0];
     EXPECT_TRUE(std::get<CtlOptions>(parsed).endpoints.empty());
   }
-  EXPECT_EQ(wrong({"--endpoint=", "jobs"}, ""),
-            "no endpoint: expected --endpoint=HOST:PORT or DDPRUN_ENDPOINT; see ddpctl --help");
+  for (const char* flag : {"--endpoint=", "--token-file=/t"})
+    EXPECT_EQ(wrong({flag, "jobs"}, ""),
+              "no endpoint: expected --endpoint=HOST:PORT or DDPRUN_ENDPOINT; see ddpctl --help");
 }
 
 TEST(CtlOptionsTest, StacksAreThisHosts) {

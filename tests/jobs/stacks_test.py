@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""ddpctl on the host of a job, without a rendezvous: its jobs, their status, and the stacks of their
-workers, which no other user can read."""
+"""ddpctl on the host of a job, without a rendezvous. It shows jobs, their status, and the stacks of
+their workers. No other user can read them."""
 
 import json
 import os
