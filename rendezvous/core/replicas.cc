@@ -133,7 +133,7 @@ std::optional<Announcement> ReplicaComparison::reported(SessionId from, const Re
   const auto node = nodes_.find(from);
   if (node == nodes_.end()) return std::nullopt;
   for (const ReplicaSum& sum : report.sums) add(node->second, sum);
-  if (ends_at_ == Time::max()) return look_for_difference(now);
+  if (!is_asking_) return look_for_difference(now);
   if (report.question != question_.number) return std::nullopt;
   for (const ReplicaTensors& tensors : report.tensors)
     for (const int rank : tensors.ranks)
@@ -219,6 +219,7 @@ std::optional<Announcement> ReplicaComparison::look_for_difference(Time now) {
 
 Announcement ReplicaComparison::ask(std::int64_t first, std::int64_t count, Time now) {
   answers_.clear();
+  is_asking_ = true;
   ends_at_ = now + kReplicaAnswerLimit;
   question_.number = ++number_;
   question_.first = first;
@@ -261,7 +262,8 @@ ReplicaVerdict ReplicaComparison::verdict_of_sums() const {
 }
 
 Announcement ReplicaComparison::conclude(ReplicaVerdict verdict) {
-  ends_at_ = Time::max();
+  is_asking_ = false;
+  ends_at_ = Time::min();  // another set may differ as well
   Set& set = sets_[question_.set];
   set.is_told = true;
   set.checks.clear();
@@ -285,12 +287,15 @@ void ReplicaComparison::follow(const Membership& membership) {
 
 std::optional<Announcement> ReplicaComparison::tick(Time now) {
   if (now < ends_at_) return std::nullopt;
+  ends_at_ = Time::max();
+  if (!is_asking_) return look_for_difference(now);
   return conclude(verdict_of_sums());
 }
 
 void ReplicaComparison::end() {
   round_ = 0;
   world_size_ = 0;
+  is_asking_ = false;
   ends_at_ = Time::max();
   nodes_.clear();
   sets_.clear();

@@ -108,6 +108,7 @@ class ReplicaComparison {
   std::int64_t number_ = 0;            // of the last question
 
   // ---- while it asks ----
+  bool is_asking_ = false;
   Time ends_at_ = Time::max();
   ReplicaQuestion question_{};
   Check asked_{};

@@ -3,7 +3,7 @@ keeps equal on all ranks. The agent reads the hashes from a file (agent/replicas
 sitecustomize.py starts it. No rank waits for another one here, and no collective is called. It
 imports nothing, since imports are noted: all that it needs comes with torch."""
 
-torch, weakref, functools = map(sys.modules.get, ("torch", "weakref", "functools"))
+torch, weakref = map(sys.modules.get, ("torch", "weakref"))
 OPTIMIZERS = 4  # the most that are checked
 MASK = 2 ** 64 - 1
 FACTOR = 0x9E3779B97F4A7C15  # odd
@@ -149,6 +149,11 @@ def key_of(text):
     return int.from_bytes(text.encode(errors="replace"), "little") % (2 ** 64 - 59)
 
 
+def objects_of(kind):
+    """All that there are. isinstance() would ask objects that answer with warnings."""
+    return [one for one in sys.modules["gc"].get_objects() if issubclass(type(one), kind)]
+
+
 class Names:
     """Names of parameters that no DDP module holds: the optimizer has none for them."""
 
@@ -163,7 +168,7 @@ class Names:
     def look(self):
         """By the modules that there are. It takes some 50 ms, once."""
         kind = torch.nn.Module
-        modules = [one for one in sys.modules["gc"].get_objects() if isinstance(one, kind)]
+        modules = objects_of(kind)
         inner = {id(child) for module in modules for child in module._modules.values()}
         for module in modules:
             if id(module) not in inner:
@@ -177,11 +182,15 @@ class Replica:
     def __init__(self, optimizer, modules, names):
         self.optimizer, self.find_name = optimizer, names
         self.names, self.tensors, self.ranks = [], [], ()
-        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        touched = [
-            module for module in modules
-            if any(id(parameter) in own for parameter in module.parameters())
+        places = {}  # a rank may have found the modules in another order
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                places.setdefault(id(parameter), len(places))
+        firsts = [
+            (min((places.get(id(one), len(places)) for one in module.parameters()), default=0), at)
+            for at, module in enumerate(modules)
         ]
+        touched = [modules[at] for first, at in sorted(firsts) if first < len(places)]
         groups = {tuple(torch.distributed.get_process_group_ranks(module.process_group))
                   for module in touched or modules}
         if len(groups) != 1:
@@ -329,6 +338,9 @@ class Check:
         return False
 
     def check(self, optimizer, one):
+        if one.ring is None:
+            ddp = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
+            self.modules = list(map(weakref.ref, objects_of(ddp)))
         modules = [module for module in (made() for made in self.modules) if module is not None]
         replica = Replica(optimizer, modules, self.names.of)
         if not modules:
@@ -344,16 +356,7 @@ class Check:
 
 def begin(hook, every):
     check = Check(hook, every)
-    kind = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
     optimizers = sys.modules["torch.optim.optimizer"]
-    init = kind.__init__
-
-    @functools.wraps(init)
-    def noted(self, *arguments, **options):
-        init(self, *arguments, **options)
-        check.modules.append(weakref.ref(self))
-
-    kind.__init__ = noted
     optimizers.register_optimizer_step_pre_hook(
         lambda optimizer, *_: None if check.compiles() else check.before_step(optimizer))
     optimizers.register_optimizer_step_post_hook(

@@ -157,7 +157,7 @@ class Hook(Page):
             self.begin_replica_check()
 
     def begin_replica_check(self):
-        """--check-replicas: before the user's code puts a module under DDP."""
+        """--check-replicas: before the user's code makes a step."""
         every = os.environ.get("DDPRUN_CHECK_REPLICAS", "")
         ddp = sys.modules.get("torch.nn.parallel.distributed")
         if not self.checks_replicas and every and hasattr(ddp, "DistributedDataParallel"):

@@ -11,8 +11,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::int64_t kRound = 1;
-constexpr std::uint64_t kSet = 7;
+constexpr std::int64_t kReplicaRound = 1;
+constexpr std::uint64_t kReplicaSet = 7;
 
 using Hashes = std::vector<std::uint64_t>;
 
@@ -38,11 +38,14 @@ struct ReplicasTest : testing::Test {
     return folded(hashes, 0, hashes.size());
   }
   // The node tells one check of both of its ranks.
-  std::string tell(int node, std::int64_t step, std::int64_t round = kRound) {
+  std::string tell(int node, std::int64_t step, std::int64_t round = kReplicaRound) {
     ReplicaReport report{.round = round};
     for (const int rank : {2 * node - 2, 2 * node - 1})
-      report.sums.push_back(
-          {.set = kSet, .members = members(), .step = step, .sum = sum_of(rank), .ranks = {rank}});
+      report.sums.push_back({.set = kReplicaSet,
+                             .members = members(),
+                             .step = step,
+                             .sum = sum_of(rank),
+                             .ranks = {rank}});
     return hear(node, report);
   }
   std::string tell_all(std::int64_t step) {
@@ -159,9 +162,9 @@ TEST_F(ReplicasTest, TheFirstStepIsNamedWhenNodesTellManyAtOnce) {
   }
   of(0) = of(1);
   std::string said;
-  ReplicaReport report{.round = kRound};
+  ReplicaReport report{.round = kReplicaRound};
   for (std::int64_t step = 1; step <= 9; ++step)
-    report.sums.push_back({kSet, members(), step, sum_of(2), {2, 3}});
+    report.sums.push_back({kReplicaSet, members(), step, sum_of(2), {2, 3}});
   of(0)[1] = 1;
   EXPECT_EQ(hear(2, report), "to 2: rank 0 on node-a: t1 since step 4; ranks 1-3 agree\n");
 }
@@ -190,8 +193,8 @@ TEST_F(ReplicasTest, NothingOutlivesItsRound) {
   begin(2, 3);
   of(0)[1] = 1;
   EXPECT_EQ(tell(1, 1), "");
-  EXPECT_EQ(tell(2, 1, kRound + 1), "") << "of a round that does not run";
-  membership->failed(1, kRound, {}, now);
+  EXPECT_EQ(tell(2, 1, kReplicaRound + 1), "") << "of a round that does not run";
+  membership->failed(1, kReplicaRound, {}, now);
   comparison.follow(*membership);
   EXPECT_EQ(tell(2, 1), "");
 }
@@ -199,10 +202,10 @@ TEST_F(ReplicasTest, NothingOutlivesItsRound) {
 // A node speaks for its own ranks, of groups that can be, and of so many sets and checks.
 TEST_F(ReplicasTest, WhatALiarSaysIsBounded) {
   begin(2, 3);
-  ReplicaReport report{.round = kRound};
-  report.sums.push_back({kSet, members(), 1, 5, {0, 1, 2, 3, -1, 1 << 30}});
-  report.sums.push_back({kSet, 1 << 30, 1, 6, {0}});
-  report.sums.push_back({kSet, -1, 1, 6, {0}});
+  ReplicaReport report{.round = kReplicaRound};
+  report.sums.push_back({kReplicaSet, members(), 1, 5, {0, 1, 2, 3, -1, 1 << 30}});
+  report.sums.push_back({kReplicaSet, 1 << 30, 1, 6, {0}});
+  report.sums.push_back({kReplicaSet, -1, 1, 6, {0}});
   EXPECT_EQ(hear(2, report), "");
   EXPECT_EQ(tell(1, 1),
             "to 2: ranks 0-3 on node-a, node-b: a tensor since step 1; no majority tells who "
