@@ -1,5 +1,5 @@
-// ddprun: options -> a job (plan, guardian, agent) or the doctor -> exit code. Decides nothing
-// itself.
+// ddprun: options -> a job (plan, guardian, agent), the doctor or a report -> exit code. Decides
+// nothing itself.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -30,6 +30,7 @@
 #include "launcher/job/numa_sysfs.h"
 #include "launcher/job/plan.h"
 #include "launcher/options/options.h"
+#include "launcher/report/report.h"
 #include "launcher/shims/shims.h"
 #include "proto/token_file.h"
 
@@ -151,12 +152,23 @@ int run_job(const Options& options, const Machine& machine, const Failures& fail
       job, [&plan](const agent::AgentStart& start) { return agent::run_agent(plan.agent, start); });
 }
 
-// Chooses the command: `ddprun doctor`, or a job.
+// `ddprun report`: on stdout.
+int tell_report(const ReportCall& call, const Failures& failures) {
+  const auto text = run_report(call);
+  if (!text) return failures.fail(text.error(), 1);
+  std::fputs(text->c_str(), stdout);
+  // A full disk must not look like success.
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
+// Chooses the command: `ddprun doctor`, `ddprun report`, or a job.
 int run_command(const Options& options, const Machine& machine, const Failures& failures) {
   log::set_level(options.quiet ? log::Level::kError : options.log_level);
   for (const std::string& warning : options.warnings) log::warning(warning);
-  const auto call =
-      doctor_call(options, real_command_facts(machine.env), machine.begin + kFileLimit);
+  const CommandFacts files = real_command_facts(machine.env);
+  if (const auto report = report_call(options, files))
+    return *report ? tell_report(**report, failures) : failures.fail(report->error(), 2);
+  const auto call = doctor_call(options, files, machine.begin + kFileLimit);
   if (!call) return run_job(options, machine, failures);
   if (!*call) return failures.fail(call->error(), 2);
   return run_doctor(options, **call, machine, failures);

@@ -47,6 +47,7 @@ struct WorkerProgress {
   Time first_line{};
   Time first_step{};
   std::uint64_t steps = 0;  // of its optimizers so far
+  Time last_step{};
 };
 
 class IncidentClock {

@@ -8,12 +8,12 @@ namespace {
 
 constexpr const char* kLastOfForming = "re-formed";
 
+}  // namespace
+
 RestartReason reason_of(const rendezvous::RoundBroken& message) {
   if (message.is_resize) return RestartReason::kResize;
   return message.cause.rank < 0 ? RestartReason::kNodeLost : RestartReason::kWorkerFailed;
 }
-
-}  // namespace
 
 const char* name_of(RestartReason reason) {
   switch (reason) {

@@ -20,6 +20,7 @@ enum class RestartReason { kWorkerFailed, kNodeLost, kResize };
 inline constexpr std::size_t kRestartReasons = 3;
 // "worker_failed"
 const char* name_of(RestartReason reason);
+RestartReason reason_of(const rendezvous::RoundBroken& message);
 
 class IncidentLog {
  public:

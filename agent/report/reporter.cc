@@ -34,6 +34,8 @@ Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string h
       notices_(sources.config.called, sources.config.quiet, ::isatty(STDERR_FILENO) == 1),
       incidents_(loop, sources.progress,
                  [this](const Incident& incident) { tell_incident(incident); }),
+      history_(loop, sources.progress,
+               [this](const std::string& line) { append("history.jsonl", line); }),
       waiting_timer_(loop),
       wait_(loop, [this](const std::string& line) { say(line); }),
       left_alone_alarm_(loop, [this] { look_for_ranks_left_alone(); }) {}
@@ -42,6 +44,7 @@ void Reporter::joining() {
   if (first_death_) deaths_.add(death());
   first_death_.reset();
   incidents_.stopped();
+  history_.round_ended();
   tell(EventState::kRendezvous);
   joining_since_ = now();
   if (notices_.shows_waiting()) tell_of_missing_token();
@@ -149,6 +152,9 @@ void Reporter::attempt_begins(const std::string& log_folder) {
   const std::vector<IncidentStage> stages = incidents_.formed();
   incident_log_.took(stages);
   log_folder_ = log_folder;
+  const AgentConfig& config = sources_.config;
+  history_.round_began({config.rendezvous.run_id, hostname_, config.worker_count},
+                       sources_.lifecycle, now() - joining_since_);
   end_waiting();  // first: else the next text would stand behind the line of waiting
   if (!stages.empty()) tell_cost(stages_line(stages));
   say(notices_.started(sources_.lifecycle.round(), log_folder));
@@ -211,6 +217,7 @@ void Reporter::round_broken(const rendezvous::RoundBroken& message) {
   incidents_.broke();
   incidents_.explained(cause, sources_.lifecycle.round());
   incident_log_.round_broken(message, std::chrono::system_clock::now());
+  history_.broken(message);
   const int restarts = sources_.lifecycle.round().restart_count + (message.is_resize ? 0 : 1);
   const std::string line = message.is_resize
                                ? notices_.resizing(cause)
@@ -223,6 +230,7 @@ void Reporter::job_ended(int exit_code) {
   end_waiting();
   incidents_.end();
   const Ending& ending = sources_.lifecycle.ending();
+  history_.job_ended(ending, ending_text(ending));
   tell(ending.succeeded || ending.drained ? EventState::kSucceeded : EventState::kFailed);
   // The records before the report: they are there even if nobody reads the console.
   ReportFacts facts = post_mortem_.examine(sources_.lifecycle, hostname_);
@@ -269,17 +277,17 @@ void Reporter::tell_incident(const Incident& incident) {
   if (!incident.recovered) log::info(incident_line(incident));
   if (incident.recovered && !sources_.config.quiet)
     say(fmt::format("{}: {}\n", sources_.config.called, incident_line(incident)));
-  record_incident(incident_json(incident));
+  append("incidents.jsonl", incident_json(incident));
 }
 
-void Reporter::record_incident(const std::string& json) const {
+void Reporter::append(const char* name, const std::string& line) const {
   if (sources_.config.log_dir.empty() || log_folder_.empty()) return;
-  const std::string path = log_folder_ + "/incidents.jsonl";
-  const std::string line = json + "\n";
+  const std::string path = log_folder_ + "/" + name;
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
   constexpr mode_t kMode = 0666;  // less the umask
   const FileHandle file(::open(path.c_str(), kFlags, kMode));
-  if (::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+  const std::string text = line + "\n";
+  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     log::warning("cannot write " + path);
 }
 
@@ -309,7 +317,7 @@ std::string Reporter::replicas_differ(const rendezvous::ReplicaVerdict& verdict)
   const std::string folder = next_folder("replicas", differences_);
   const std::string sentence = shown_text(verdict.sentence);
   incident_log_.replicas_differ("replicas differ: " + sentence, std::chrono::system_clock::now());
-  record_incident(replica_incident_json(verdict, attempt_of(sources_.lifecycle.round())));
+  append("incidents.jsonl", replica_incident_json(verdict, attempt_of(sources_.lifecycle.round())));
   say(fmt::format("{}: replicas differ: {}{}\n", sources_.config.called, sentence,
                   folder.empty() ? "" : "; details in " + folder));
   return folder;
@@ -320,6 +328,7 @@ void Reporter::not_compared(int rank, const std::string& why) {
 }
 
 std::string Reporter::stands_still(const rendezvous::Verdict& verdict) {
+  history_.stands_still(verdict);
   std::string folder = next_folder("standstill", standstills_);
   say(fmt::format("{}: the job stands still: {}{}\n", sources_.config.called,
                   shown_text(verdict.sentence), folder.empty() ? "" : "; details in " + folder));
@@ -327,6 +336,7 @@ std::string Reporter::stands_still(const rendezvous::Verdict& verdict) {
 }
 
 void Reporter::went_on(std::chrono::nanoseconds length) {
+  history_.went_on(length);
   if (sources_.config.quiet) return;
   const auto seconds = std::chrono::round<std::chrono::seconds>(length).count();
   say(fmt::format("{}: the job went on after {} s\n", sources_.config.called, seconds));

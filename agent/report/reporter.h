@@ -20,6 +20,7 @@
 #include "agent/report/notices.h"
 #include "agent/report/post_mortem.h"
 #include "agent/report/repeated_deaths.h"
+#include "agent/report/round_history.h"
 #include "base/alarm.h"
 #include "base/loop.h"
 #include "base/wait_teller.h"
@@ -97,7 +98,7 @@ class Reporter {
   void look_for_ranks_left_alone();
   void tell_cost(const std::string& stages);
   void tell_incident(const Incident& incident);
-  void record_incident(const std::string& json) const;
+  void append(const char* name, const std::string& line) const;
   std::string next_folder(const std::string& what, std::pair<int, int>& so_far) const;
   void tell_of_missing_token();
   static bool listens_on_loopback(const RendezvousPlan& plan);
@@ -113,6 +114,7 @@ class Reporter {
   Notices notices_;
   Incidents incidents_;
   IncidentLog incident_log_;
+  RoundHistory history_;
   std::string log_folder_;
   std::vector<Incident> reported_incidents_;
   RepeatedDeaths deaths_;

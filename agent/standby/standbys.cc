@@ -320,7 +320,8 @@ std::vector<WorkerProgress> Standbys::progress() const {
   std::vector<WorkerProgress> workers;
   for (int rank = 0; pages_ && rank < config_.worker_count; ++rank) {
     const WorkerPage& page = pages_->page(rank);
-    workers.push_back({time_of_page(page.first_line), time_of_page(page.first_step), page.steps});
+    workers.push_back({time_of_page(page.first_line), time_of_page(page.first_step), page.steps,
+                       time_of_page(page.last_step)});
   }
   return workers;
 }
