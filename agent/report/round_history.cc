@@ -129,7 +129,7 @@ void RoundHistory::job_ended(const Ending& ending, const std::string& text) {
   json["kind"] = kind_of(ending);
   if (ending.cause)
     add_cause(json, *ending.cause, ending.cause->message);
-  else
+  else if (!ending.succeeded)
     json["text"] = text;
   write_(written(json));
 }
