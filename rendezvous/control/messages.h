@@ -26,8 +26,8 @@ struct ResizeJob {
 struct StopJob {
   std::string by;
 };
-struct AwaitEnd {};  // the answer comes when the job has ended
-struct ShowStacks {  // of the workers of one node, asked at its own socket (node_socket.h)
+struct AwaitEnd {};          // the answer comes when the job has ended
+struct ShowStacks {          // of the workers of one node, asked at its own socket (node_socket.h)
   std::vector<int> ranks{};  // global; empty: all of the node
 };
 
@@ -59,7 +59,7 @@ struct ControlAnswer {
   ControlOutcome outcome = ControlOutcome::kDone;
   std::string text{};  // one line for people
   std::vector<JobSnapshot> jobs{};
-  bool has_more = false;  // more jobs come after the last one
+  bool has_more = false;            // more jobs come after the last one
   std::vector<RankStack> stacks{};  // by rank
 };
 
