@@ -26,7 +26,7 @@ std::string written(const EventLine& json) {
 }
 
 // A rank that was ended because it stood still has failed for that.
-bool stood_still(const rendezvous::Failure& cause) {
+bool is_standstill(const rendezvous::Failure& cause) {
   return cause.message.find("stood still: ") != std::string::npos;
 }
 
@@ -37,7 +37,7 @@ std::string_view kind_of(const Ending& ending) {
   if (ending.session_error) return "rendezvous";
   if (ending.launcher_failed) return "launcher";
   if (!ending.cause || ending.cause->rank < 0) return "node_lost";
-  return stood_still(*ending.cause) ? "stood_still" : "worker_failed";
+  return is_standstill(*ending.cause) ? "standstill" : "worker_failed";
 }
 
 void add_cause(EventLine& json, const rendezvous::Failure& cause, const std::string& text) {
@@ -97,7 +97,7 @@ void RoundHistory::write_steps() {
 void RoundHistory::broken(const rendezvous::RoundBroken& message) {
   if (round_ == 0) return;
   EventLine json = begun("broken", round_);
-  json["kind"] = stood_still(message.cause) ? "stood_still" : name_of(reason_of(message));
+  json["kind"] = is_standstill(message.cause) ? "standstill" : name_of(reason_of(message));
   add_cause(json, message.cause, message.cause.message);
   write_(written(json));
 }

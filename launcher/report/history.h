@@ -27,7 +27,7 @@ struct StandstillFact {
 // Why a round broke, or the job ended.
 struct BreakFact {
   double time = 0;
-  std::string kind;  // "worker_failed", "node_lost", "resize", "stood_still"; of an end also others
+  std::string kind;  // "worker_failed", "node_lost", "resize", "standstill"; of an end also others
   std::string text;
   std::string hostname;
   int rank = -1;        // -1: none is to blame

@@ -34,8 +34,9 @@ h2 {{ font-size: 1.05rem; margin: 2rem 0 .5rem; }}
 p.lead {{ margin: .3rem 0; color: var(--soft); overflow-wrap: anywhere; }}
 p.share {{ font-size: 2rem; margin: 1rem 0 0; }}
 div.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line);
+tr {{ box-shadow: 0 1px var(--line); }}
+table {{ width: 100%; font-variant-numeric: tabular-nums; }}
+th, td {{ text-align: left; padding: .25rem .8rem .25rem 0;
   vertical-align: top; overflow-wrap: anywhere; }}
 th {{ color: var(--soft); font-weight: 500; white-space: nowrap; }}
 td.n {{ white-space: nowrap; }}

@@ -133,7 +133,7 @@ class TimeTable {
 };
 
 // From the last step before a standstill until the next one.
-double stood_still_for(const RoundFact& round) {
+double standstill_for(const RoundFact& round) {
   double sum = 0;
   for (const StandstillFact& one : round.standstills) sum += one.went_on_after.value_or(0);
   return sum;
@@ -142,7 +142,7 @@ double stood_still_for(const RoundFact& round) {
 // The first step began a step's length before its end, as far as the others tell.
 double steps_began(const RoundFact& round, double not_before) {
   if (round.steps < 2) return std::clamp(round.first_step, not_before, round.last_step);
-  const double all = std::max(round.last_step - round.first_step - stood_still_for(round), 0.0);
+  const double all = std::max(round.last_step - round.first_step - standstill_for(round), 0.0);
   const double one = all / static_cast<double>(round.steps - 1);
   return std::min(std::max(round.first_step - one, not_before), round.last_step);
 }
@@ -186,7 +186,7 @@ class TimeWalk {
   void pass_steps(const RoundFact& round) {
     add_until(lost_to_, steps_began(round, std::max(at_, round.began)), is_first_ ? 1 : 0);
     const double all = std::max(round.last_step - at_, 0.0);
-    const double still = std::min(stood_still_for(round), all);
+    const double still = std::min(standstill_for(round), all);
     table_.add(kWentOn, still, times_it_went_on(round));
     table_.add(kSteps, all - still);
     step_seconds_ += all - still;
@@ -277,7 +277,7 @@ std::vector<ReportedNode> tell_nodes(const RunReport& report, const std::vector<
 std::string words_of_kind(const std::string& kind) {
   static const std::map<std::string, std::string> kWords = {
       {"worker_failed", "a worker failed"},      {"node_lost", "a node was lost"},
-      {"resize", "nodes came or left"},          {"stood_still", "a rank stood still"},
+      {"resize", "nodes came or left"},          {"standstill", "a rank stood still"},
       {"signal", "a signal ended it"},           {"operator", "an operator ended it"},
       {"rendezvous", "the rendezvous was lost"}, {"launcher", "ddprun could not go on"}};
   const auto found = kWords.find(kind);

@@ -145,7 +145,7 @@ TEST(RunReport, ANodeThatFailsTwiceRecurs) {
   for (int number = 1; number <= 3; ++number) {
     const double at = number * 100.0;
     written.round(number, at).steps(10, at + 1, at + 10);
-    if (number < 3) written.broken(at + 11, "stood_still", "a").over(at + 12);
+    if (number < 3) written.broken(at + 11, "standstill", "a").over(at + 12);
   }
   const RunReport report = make_report({written.over(320).end(321).read()});
   EXPECT_EQ(report.nodes[0].blamed, 2);
