@@ -198,9 +198,12 @@ class DataParallel final : public Joinable {
 
   // Lets the next backward() average the gradients, though its forward() ran under a NoSync. For
   // forwards that run ahead of their backwards, as in a Pipeline (pipeline.h), which calls it. All
-  // ranks must call it. Throws std::logic_error with find_unused_parameters and static_graph, since
-  // these must know the outputs, and with step_in_backward().
+  // ranks must call it. Throws std::logic_error unless forwards_may_run_ahead(), and while a NoSync
+  // or a Join lives.
   void average_next_backward();
+  // Says whether forwards may run ahead of their backwards. False with find_unused_parameters and
+  // static_graph, since these must know the outputs, and with step_in_backward(). This rank alone.
+  bool forwards_may_run_ahead() const;
 
   // Calls optimizer.step() if each `.grad` is the average of all ranks. All ranks must call it.
   // Throws std::runtime_error else, and names the parameters without a gradient, and those with

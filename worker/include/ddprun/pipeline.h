@@ -21,9 +21,10 @@
 //   pipeline.forward_backward(inputs, targets);  // its end averages the gradients, once
 //   parallel.step(optimizer);
 //
-// One tensor goes from stage to stage. All ranks must call the same, on the training thread. Errors
-// are std::invalid_argument for stages, batches and activations that do not fit, and
-// CollectiveError. docs/pipeline.md says what it costs.
+// One tensor goes from stage to stage. All ranks must call the same, on the training thread.
+// Stages, batches and activations that do not fit are std::invalid_argument. Calls that are not
+// possible are std::logic_error. An error in a batch is seen by one rank, which must end. The
+// others throw CollectiveError then. docs/pipeline.md says what it costs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -97,7 +98,8 @@ class Pipeline {
  public:
   // Takes the ranks, which must outlive this: stage s is on rank s. The last rank's `loss` counts,
   // and forward() alone needs none. All ranks must call it. Throws std::invalid_argument on all of
-  // them unless all give the same options.
+  // them unless all give the same options. So it does for a DataParallel whose forwards may not run
+  // ahead of their backwards (forwards_may_run_ahead()).
   Pipeline(PipelineStage stage, Collective& ranks, PipelineLoss loss,
            const PipelineOptions& options = {});
   Pipeline(const Pipeline&) = delete;
@@ -111,13 +113,20 @@ class Pipeline {
   // loss then: call zero_grad() before. `inputs`: (rows, ...), for the first stage. `targets`:
   // (rows, ...), for the last one. Others ignore theirs, which may be undefined. Returns the loss
   // on the last stage, without a graph, and an undefined tensor on the others. All ranks must call
-  // it. Throws std::invalid_argument where the micro-batches do not divide the rows. So it does
-  // where activations have other sizes than in the first call.
+  // it. It throws on the rank that sees the error, std::invalid_argument in these cases:
+  // - The micro-batches do not divide the rows.
+  // - A stage's activations have another dtype or other sizes than in the first call. Or they need
+  //   a gradient, and did not then, or the other way round.
+  // - The stage cannot take the activations of the one before.
+  // - The loss is no scalar.
+  // Throws std::logic_error on all ranks if the last one has no loss. So it does on a stage's rank
+  // whose DataParallel has got step_in_backward() since, or has a Join or a NoSync.
   at::Tensor forward_backward(const at::Tensor& inputs, const at::Tensor& targets);
 
   // Makes forward of a batch, without gradients. Its rows may be others than those of
   // forward_backward(), but the same in all calls. Returns what the last stage returns for the
-  // whole batch there, and an undefined tensor on the others. All ranks must call it.
+  // whole batch there, and an undefined tensor on the others. All ranks must call it. Throws as
+  // forward_backward() does.
   at::Tensor forward(const at::Tensor& inputs);
 
   // Gives the last stage's scalar to all ranks, such as the loss, and returns it. `mine` is ignored

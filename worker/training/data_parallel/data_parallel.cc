@@ -314,11 +314,19 @@ void DataParallel::end_forward(const std::vector<at::Tensor*>& outputs) {
   if (follows_outputs()) sink_outputs(outputs, on_backward_);
 }
 
+bool DataParallel::forwards_may_run_ahead() const {
+  return !follows_outputs() && !reducer().steps_itself();
+}
+
 void DataParallel::average_next_backward() {
-  if (follows_outputs() || reducer().steps_itself())
+  if (!forwards_may_run_ahead())
     throw std::logic_error(
         "average_next_backward(): find_unused_parameters, static_graph and step_in_backward() need "
         "a forward() right before their backward()");
+  if (join_ != nullptr || no_sync_depth_ > 0)
+    throw std::logic_error(fmt::format(
+        "average_next_backward(): called while a {} lives, which says itself what is averaged",
+        join_ != nullptr ? "Join" : "NoSync"));
   if (!trains_) return;
   buffers_due_ = true;
   reducer().arm({});

@@ -1,6 +1,7 @@
 #include "worker/training/pipeline/pipeline_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ddprun::worker {
 namespace {

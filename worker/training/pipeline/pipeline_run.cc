@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -31,6 +32,15 @@ std::string first_line(std::string text) {
   return text;
 }
 
+// Modules list a parameter that has two names twice.
+std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& tensors) {
+  std::set<const void*> seen;
+  std::vector<at::Tensor> once;
+  for (const at::Tensor& tensor : tensors)
+    if (seen.insert(tensor.unsafeGetTensorImpl()).second) once.push_back(tensor);
+  return once;
+}
+
 }  // namespace
 
 PipelineRun::PipelineRun(PipelineStage stage, Collective& ranks, PipelineLoss loss,
@@ -42,21 +52,28 @@ PipelineRun::PipelineRun(PipelineStage stage, Collective& ranks, PipelineLoss lo
       options_(options),
       training_(make_links()),
       forwards_(make_links()) {
+  stage_.parameters = each_once(stage_.parameters);
   meet();
 }
 
 // All ranks get the same answer.
 void PipelineRun::meet() {
-  const PipelineTerms mine{.micro_batches = options_.micro_batches,
-                           .order = order_of(options_.schedule),
-                           .mean_loss = options_.mean_loss,
-                           .has_loss = static_cast<bool>(loss_)};
-  const auto told = ranks_.all_gather_bytes(std::as_bytes(std::span(&mine, 1)));
-  std::vector<PipelineTerms> by_rank(told.size());
+  const PipelineTerms mine{
+      .micro_batches = options_.micro_batches,
+      .order = order_of(options_.schedule),
+      .mean_loss = options_.mean_loss,
+      .has_loss = static_cast<bool>(loss_),
+      .runs_ahead = stage_.parallel == nullptr || stage_.parallel->forwards_may_run_ahead()};
+  const PipelineWords words = words_of(mine);
+  const auto told = ranks_.all_gather_bytes(std::as_bytes(std::span(words)));
+  std::vector<PipelineTerms> by_rank;
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
-    if (told[rank].size() != sizeof mine)
-      throw CollectiveError(fmt::format("Pipeline: rank {} makes something else", rank));
-    std::memcpy(&by_rank[rank], told[rank].data(), sizeof mine);
+    PipelineWords theirs{};
+    if (told[rank].size() == sizeof theirs)
+      std::memcpy(theirs.data(), told[rank].data(), sizeof theirs);
+    const auto terms = terms_of(theirs);
+    if (!terms) throw CollectiveError(fmt::format("Pipeline: rank {} makes something else", rank));
+    by_rank.push_back(*terms);
   }
   if (const auto why = why_unequal(by_rank)) throw std::invalid_argument(*why);
   has_loss_ = by_rank.back().has_loss;
@@ -90,16 +107,14 @@ at::Tensor PipelineRun::forward(const at::Tensor& inputs) {
   return is_last() ? at::cat(batch.results) : at::Tensor();
 }
 
-// A rank that need not have the batch looks at its rows all the same: then all refuse it.
 std::vector<at::Tensor> PipelineRun::cut(const at::Tensor& whole, bool needed,
                                          const char* what) const {
-  if (!whole.defined() && !needed) return {};
+  if (!needed) return {};
   if (!whole.defined() || whole.dim() == 0)
     throw std::invalid_argument(
         fmt::format("Pipeline: {} {} given on rank {}, expected sizes (rows, ...)", what,
                     whole.defined() ? "without rows" : "that are undefined", ranks_.rank()));
-  const auto rows = rows_of_micro_batch(whole.size(0), options_.micro_batches, what);
-  return needed ? whole.split(rows) : std::vector<at::Tensor>();
+  return whole.split(rows_of_micro_batch(whole.size(0), options_.micro_batches, what));
 }
 
 void PipelineRun::run(PipelineOrder order, Batch& batch) {
@@ -119,7 +134,9 @@ void PipelineRun::act(const PipelineAction& action, Batch& batch) {
     case Kind::kForward:
       return forward_one(number, batch);
     case Kind::kSendOutput:
-      return batch.links.out->send(micro.output, number);
+      batch.links.out->send(micro.output, number);
+      if (!batch.trains) micro.output.reset();
+      return;
     case Kind::kReceiveGradient:
       micro.gradient = batch.links.out->receive_gradient(number);
       return;
@@ -137,7 +154,12 @@ void PipelineRun::forward_one(int number, Batch& batch) {
   micro.output = call_stage(is_first() ? batch.inputs[index] : micro.input, batch.links);
   if (is_last() && batch.trains) micro.output = loss_of(micro.output, batch.targets[index]);
   if (is_last()) batch.results.push_back(micro.output.detach());
-  most_live_ = std::max(most_live_, ++batch.live);
+  if (batch.trains) {
+    most_live_ = std::max(most_live_, ++batch.live);
+    return;
+  }
+  micro.input.reset();
+  if (is_last()) micro.output.reset();
 }
 
 void PipelineRun::backward_one(int number, Batch& batch) {
@@ -159,6 +181,8 @@ at::Tensor PipelineRun::call_stage(const at::Tensor& input, const Links& links) 
     at::Tensor output = stage_.forward(input);
     called_ = true;
     return output;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const c10::Error& error) {
     // Later errors have other reasons than the cut.
     if (called_ || !links.in) throw;

@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <ddprun/pipeline.h>
 
-#include <array>
 #include <optional>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // The terms that all stages of a pipeline must agree on before they begin. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -14,10 +15,16 @@ struct PipelineTerms {
   std::int64_t micro_batches = 0;
   PipelineOrder order = PipelineOrder::kGPipe;
   bool mean_loss = true;
-  bool has_loss = false;  // of the last rank counts alone
-
-  bool operator==(const PipelineTerms&) const = default;
+  bool has_loss = false;   // of the last rank counts alone
+  bool runs_ahead = true;  // forwards may run ahead of their backwards
 };
+
+// The terms as they travel: a mark, and the fields in their order.
+using PipelineWords = std::array<std::int64_t, 6>;
+
+PipelineWords words_of(const PipelineTerms& terms);
+// Returns nothing for words that words_of() does not make.
+std::optional<PipelineTerms> terms_of(const PipelineWords& words);
 
 // Says in one line why ranks with these terms cannot train together; the same on all of them.
 // Nothing: they can.

@@ -1,4 +1,5 @@
 // Errors of a pipeline, and how its ranks end. Each error is one line, and nobody waits.
+#include <ddprun/join.h>
 #include <ddprun/pipeline.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
@@ -46,27 +47,6 @@ TEST(PipelineErrors, AllRanksAreToldOfUnequalOptions) {
   });
 }
 
-TEST(PipelineErrors, ABatchThatMicroBatchesDoNotDivideIsRefused) {
-  run_torch_ranks(2, [](Collective& ranks) {
-    Pipeline pipeline(linear(2, 2), ranks, mean_of, {.micro_batches = 4});
-    EXPECT_EQ(refusal([&] {
-                pipeline.forward_backward(torch::ones({6, 2}), torch::ones({6, 2}));
-              }),
-              "Pipeline: inputs of 6 rows given, expected a multiple of the 4 micro-batches");
-    EXPECT_EQ(refusal([&] {
-                pipeline.forward_backward(torch::ones({8, 2}), torch::ones({6, 2}));
-              }),
-              "Pipeline: targets of 6 rows given, expected a multiple of the 4 micro-batches");
-    EXPECT_EQ(refusal([&] {
-                pipeline.forward(torch::ones({0, 2}));
-              }),
-              "Pipeline: inputs of 0 rows given, expected a multiple of the 4 micro-batches");
-    EXPECT_EQ(refusal([&] { pipeline.forward(torch::tensor(1.0)); }),
-              "Pipeline: inputs without rows given on rank " + std::to_string(ranks.rank()) +
-                  ", expected sizes (rows, ...)");
-  });
-}
-
 // Runs ranks that end by an error of one of them, and returns what rank `asked` says. The others
 // are told that it has gone.
 void expect_end(const RanksOptions& options, const std::function<PipelineStage(int)>& stage_of,
@@ -85,6 +65,31 @@ void expect_end(const RanksOptions& options, const std::function<PipelineStage(i
 const Call kTrain = [](Pipeline& pipeline) {
   pipeline.forward_backward(torch::ones({4, 2}), torch::ones({4, 2}));
 };
+
+TEST(PipelineErrors, ABatchThatMicroBatchesDoNotDivideIsRefusedByTheRankThatNeedsIt) {
+  const auto two = [](int) { return linear(2, 2); };
+  expect_end({.ranks = 2}, two, 0,
+             "Pipeline: inputs of 5 rows given, expected a multiple of the 2 micro-batches",
+             [](Pipeline& pipeline) {
+               pipeline.forward_backward(torch::ones({5, 2}), torch::ones({4, 2}));
+             });
+  expect_end({.ranks = 2}, two, 1,
+             "Pipeline: targets of 5 rows given, expected a multiple of the 2 micro-batches",
+             [](Pipeline& pipeline) {
+               pipeline.forward_backward(torch::ones({4, 2}), torch::ones({5, 2}));
+             });
+  expect_end({.ranks = 2}, two, 0,
+             "Pipeline: inputs of 0 rows given, expected a multiple of the 2 micro-batches",
+             [](Pipeline& pipeline) {
+               pipeline.forward(torch::ones({0, 2}));
+             });
+  expect_end({.ranks = 2}, two, 0,
+             "Pipeline: inputs without rows given on rank 0, expected sizes (rows, ...)",
+             [](Pipeline& pipeline) { pipeline.forward(torch::tensor(1.0)); });
+  expect_end({.ranks = 2}, two, 0,
+             "Pipeline: inputs that are undefined given on rank 0, expected sizes (rows, ...)",
+             [](Pipeline& pipeline) { pipeline.forward({}); });
+}
 
 TEST(PipelineErrors, StagesWhoseShapesDoNotFitAreNamed) {
   for (const RanksOptions& options : {RanksOptions{.ranks = 3}, tcp_ranks(3)})
@@ -132,38 +137,96 @@ TEST(PipelineErrors, ALossThatIsNoScalarIsRefused) {
   });
 }
 
-TEST(PipelineErrors, ADataParallelThatNeedsABackwardBehindEachForwardIsRefused) {
+// A stage that has no memory left fits all the same.
+TEST(PipelineErrors, MemoryThatIsUsedUpIsNoBadCut) {
   run_torch_ranks(2, [](Collective& ranks) {
-    const auto alone = ranks.split(ranks.rank(), 0);  // a pipeline of one stage on each rank
+    auto stage = linear(2, 2);
+    if (ranks.rank() == 1)
+      stage.forward = [](const at::Tensor& x) -> at::Tensor {
+        TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory is left");
+        return x;
+      };
+    Pipeline pipeline(stage, ranks, mean_of, {.micro_batches = 2});
+    if (ranks.rank() == 1)
+      EXPECT_THROW(kTrain(pipeline), c10::OutOfMemoryError);
+    else
+      EXPECT_THROW(kTrain(pipeline), CollectiveError);
+  });
+}
+
+TEST(PipelineErrors, ADataParallelThatNeedsABackwardBehindEachForwardIsRefusedByAllRanks) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    const auto alone = ranks.split(ranks.rank(), 0);  // one rank along the data axis
     torch::nn::Linear net(2, 2);
-    DataParallel parallel(net.ptr(), ranks, {.find_unused_parameters = true});
-    Pipeline pipeline(pipeline_stage(net, parallel), *alone, mean_of, {.micro_batches = 2});
+    DataParallel parallel(net.ptr(), *alone, {.find_unused_parameters = ranks.rank() == 1});
+    EXPECT_EQ(refusal([&] { Pipeline(pipeline_stage(net, parallel), ranks, mean_of); }),
+              "Pipeline: a DataParallel with find_unused_parameters, static_graph or "
+              "step_in_backward() given on rank 1, expected one without them");
+  });
+}
+
+// It is asked again in backward(), for what the program has set since.
+TEST(PipelineErrors, ADataParallelThatStepsInBackwardSinceIsRefused) {
+  run_torch_ranks(1, [](Collective& ranks) {
+    torch::nn::Linear net(2, 2);
+    DataParallel parallel(net.ptr(), ranks);
+    Pipeline pipeline(pipeline_stage(net, parallel), ranks, mean_of, {.micro_batches = 2});
+    parallel.step_in_backward([](at::Tensor&) {});
     EXPECT_EQ(refusal([&] { kTrain(pipeline); }),
               "average_next_backward(): find_unused_parameters, static_graph and "
               "step_in_backward() need a forward() right before their backward()");
   });
 }
 
-TEST(PipelineErrors, ARankThatIsLostEndsAllOthers) {
-  for (RanksOptions options : {RanksOptions{.ranks = 4}, tcp_ranks(4)}) {
-    options.timeout = std::chrono::seconds(600);  // nobody waits for that
-    const auto statuses = run_ranks_to_end(options, [](Collective& ranks) {
-      at::set_num_threads(1);
-      int calls = 0;
-      const auto dies = [&calls, &ranks](const at::Tensor& x) {
-        if (ranks.rank() == 2 && ++calls == 4) ::raise(SIGKILL);
-        return x * 2;
-      };
-      Pipeline pipeline({dies, {}}, ranks, mean_of, {.micro_batches = 3});
-      const auto x = torch::ones({3, 2});
-      const auto message = refusal([&] {
-        for (int step = 0; step < 2; ++step) pipeline.forward_backward(x, x);
-      });
-      EXPECT_NE(message, "");
+TEST(PipelineErrors, ADataParallelUnderNoSyncOrInAJoinIsRefused) {
+  run_torch_ranks(1, [](Collective& ranks) {
+    const std::string called = "average_next_backward(): called while a ";
+    torch::nn::Linear net(2, 2);
+    DataParallel parallel(net.ptr(), ranks);
+    Pipeline pipeline(pipeline_stage(net, parallel), ranks, mean_of, {.micro_batches = 2});
+    {
+      const auto no_sync = parallel.no_sync();
+      EXPECT_EQ(refusal([&] { kTrain(pipeline); }),
+                called + "NoSync lives, which says itself what is averaged");
+    }
+    kTrain(pipeline);
+    const auto join = Join(parallel);
+    EXPECT_EQ(refusal([&] { kTrain(pipeline); }),
+              called + "Join lives, which says itself what is averaged");
+  });
+}
+
+// Rank 2 dies in a forward or in a backward of the second batch, and the others do not wait.
+void expect_all_to_end(RanksOptions options, bool in_backward) {
+  options.timeout = std::chrono::seconds(600);  // nobody waits for that
+  const auto statuses = run_ranks_to_end(options, [in_backward](Collective& ranks) {
+    at::set_num_threads(1);
+    int calls = 0;
+    const auto die_at_last = [&calls, &ranks] {
+      if (ranks.rank() == 2 && ++calls == 4) ::raise(SIGKILL);
+    };
+    auto stage = linear(2, 2);
+    stage.forward = [forward = stage.forward, &die_at_last, in_backward](const at::Tensor& x) {
+      if (!in_backward) die_at_last();
+      const at::Tensor y = forward(x);
+      if (in_backward) y.register_hook([&die_at_last](const at::Tensor&) { die_at_last(); });
+      return y;
+    };
+    Pipeline pipeline(stage, ranks, mean_of, {.micro_batches = 3});
+    const auto x = torch::ones({3, 2});
+    const auto message = refusal([&] {
+      for (int step = 0; step < 2; ++step) pipeline.forward_backward(x, x);
     });
-    for (std::size_t rank = 0; rank < statuses.size(); ++rank)
-      EXPECT_EQ(WIFSIGNALED(statuses[rank]), rank == 2) << rank;
-  }
+    EXPECT_NE(message, "");
+  });
+  for (std::size_t rank = 0; rank < statuses.size(); ++rank)
+    EXPECT_EQ(WIFSIGNALED(statuses[rank]), rank == 2) << rank;
+}
+
+TEST(PipelineErrors, ARankThatIsLostEndsAllOthers) {
+  for (const bool in_backward : {false, true})
+    for (const RanksOptions& options : {RanksOptions{.ranks = 4}, tcp_ranks(4)})
+      expect_all_to_end(options, in_backward);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/training/pipeline/activation_shape.h"
@@ -52,6 +53,40 @@ TEST(PipelineTerms, UnequalOnesAreNamedWithTheirRank) {
 TEST(PipelineTerms, MicroBatchesBelowOneAreRefused) {
   EXPECT_EQ(why_unequal(std::vector{PipelineTerms{}}),
             "Pipeline: micro_batches 0 given on rank 0, expected 1 or more");
+}
+
+TEST(PipelineTerms, ForwardsThatMayNotRunAheadAreRefused) {
+  auto other = kTerms;
+  other.runs_ahead = false;
+  EXPECT_EQ(why_unequal(std::vector{kTerms, other}),
+            "Pipeline: a DataParallel with find_unused_parameters, static_graph or "
+            "step_in_backward() given on rank 1, expected one without them");
+}
+
+TEST(PipelineTerms, ComeBackFromTheirWords) {
+  const PipelineTerms sent{.micro_batches = 7,
+                           .order = PipelineOrder::kOneForwardOneBackward,
+                           .mean_loss = false,
+                           .has_loss = true,
+                           .runs_ahead = false};
+  const auto told = terms_of(words_of(sent));
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->micro_batches, 7);
+  EXPECT_EQ(told->order, PipelineOrder::kOneForwardOneBackward);
+  EXPECT_FALSE(told->mean_loss);
+  EXPECT_TRUE(told->has_loss);
+  EXPECT_FALSE(told->runs_ahead);
+  EXPECT_TRUE(terms_of(words_of(kTerms))->runs_ahead);
+}
+
+TEST(PipelineTerms, OtherWordsAreRefused) {
+  const std::vector<std::pair<std::size_t, std::int64_t>> bad{{0, 0}, {2, 2}, {2, -1},
+                                                              {3, 2}, {4, 7}, {5, -1}};
+  for (const auto& [place, word] : bad) {
+    PipelineWords words = words_of(kTerms);
+    words.at(place) = word;
+    EXPECT_FALSE(terms_of(words)) << place << ", " << word;
+  }
 }
 
 TEST(PipelineTerms, TheMicroBatchesDivideTheRows) {

@@ -120,6 +120,7 @@ PipelineStage counted(Layers& layers, int& live, int& most) {
   auto stage = pipeline_stage(layers);
   stage.forward = [forward = stage.forward, &live, &most](const at::Tensor& x) {
     const at::Tensor y = forward(x);
+    if (!y.requires_grad()) return y;
     most = std::max(most, ++live);
     const std::shared_ptr<int> token(&live, [](int* count) { --*count; });
     y.register_hook([token](const at::Tensor& gradient) { return gradient; });
@@ -143,8 +144,45 @@ TEST(Pipeline, KeepsAsManyActivationsAsTheScheduleSays) {
         EXPECT_EQ(most, wanted);
         EXPECT_EQ(pipeline.most_live(), wanted);
         EXPECT_EQ(live, 0);
+        pipeline.forward(batch_of(1));
+        EXPECT_EQ(pipeline.most_live(), wanted);
       }
     }
+  });
+}
+
+// The module has one parameter under two names.
+TEST(Pipeline, DividesTheGradientOfASharedParameterOnce) {
+  struct TwiceImpl : torch::nn::Module {
+    TwiceImpl() {
+      register_module("one", layer);
+      register_module("two", layer);
+      to(torch::kDouble);
+    }
+    at::Tensor forward(const at::Tensor& x) { return layer(layer(x)); }
+    torch::nn::Linear layer{kFeatures, kFeatures};
+  };
+  run_torch_ranks(1, [](Collective& ranks) {
+    const auto net = std::make_shared<TwiceImpl>();
+    ASSERT_EQ(net->parameters().size(), 4U);
+    Pipeline pipeline(pipeline_stage(net), ranks, squared, {.micro_batches = 3});
+    pipeline.forward_backward(batch_of(1), batch_of(2));
+    const auto gradient = net->layer->weight.grad().clone();
+    net->zero_grad();
+    squared(net->forward(batch_of(1)), batch_of(2)).backward();
+    EXPECT_TRUE(torch::allclose(gradient, net->layer->weight.grad()));
+  });
+}
+
+// A rank in the middle may give placeholders of any size.
+TEST(Pipeline, LooksAtNoBatchThatARankDoesNotNeed) {
+  run_torch_ranks(3, [](Collective& ranks) {
+    Pipeline pipeline(pipeline_stage(Layers(0, 1)), ranks, squared, {.micro_batches = 4});
+    const bool middle = ranks.rank() == 1;
+    const auto inputs = middle ? torch::empty({0}) : batch_of(1);
+    const auto targets = middle ? torch::tensor(1.0) : batch_of(2);
+    EXPECT_EQ(pipeline.forward_backward(inputs, targets).defined(), pipeline.is_last());
+    EXPECT_EQ(pipeline.forward(inputs).defined(), pipeline.is_last());
   });
 }
 
@@ -178,6 +216,23 @@ TEST(Pipeline, MakesForwardsAloneOfAnotherBatch) {
       const at::AutoGradMode gradients(true);
       pipeline.forward_backward(batch_of(i), batch_of(100 + i));
     }
+  });
+}
+
+// Outputs of the stages in front live until they are sent.
+TEST(Pipeline, ForwardsAloneKeepNoActivations) {
+  run_torch_ranks(3, [](Collective& ranks) {
+    int live = 0, most = 0;
+    double number = 0;
+    const auto counted = [&](const at::Tensor&) {
+      most = std::max(most, ++live);
+      return torch::from_blob(
+          &number, {1, 1}, [&live](void*) { --live; }, torch::kDouble);
+    };
+    Pipeline pipeline({counted, {}}, ranks, nullptr, {.micro_batches = 4});
+    const auto outputs = pipeline.forward(torch::ones({4, 1}));
+    EXPECT_EQ(most, pipeline.is_last() ? 4 : 1);
+    EXPECT_EQ(live, 0);
   });
 }
 
@@ -221,35 +276,38 @@ TEST(Pipeline, GivesZerosForAnInputThatAStageDoesNotUse) {
   });
 }
 
+// Both axes of a mesh are 2 long.
+void expect_as_whole_beside_data(Collective& ranks, const PipelineOptions& options) {
+  const Mesh mesh(ranks, {{"data", 2}, {"pipeline", 2}});
+  Collective& stages = mesh.along("pipeline");
+  CountingCollective data(mesh.along("data"));
+  Layers mine = stage_of(stages), whole(0, kLayers);
+  DataParallel parallel(mine.ptr(), data);
+  Pipeline pipeline(pipeline_stage(mine, parallel), stages, squared, options);
+  SGD ours(mine->parameters(), SGD::Options(0.5)), theirs(whole->parameters(), SGD::Options(0.5));
+  for (int step = 0; step < 4; ++step) {
+    ours.zero_grad();
+    theirs.zero_grad();
+    data.summed.clear();
+    const int seed = 10 * step;
+    pipeline.forward_backward(batch_of(seed + data.rank()), batch_of(seed + 5 + data.rank()));
+    EXPECT_EQ(data.summed.size(), parallel.buckets().size());
+    train_whole(whole, torch::cat({batch_of(seed), batch_of(seed + 1)}),
+                torch::cat({batch_of(seed + 5), batch_of(seed + 6)}), 2 * options.micro_batches);
+    parallel.step(ours);
+    theirs.step();
+  }
+  const auto all = whole->named_parameters();
+  for (const auto& item : mine->named_parameters())
+    EXPECT_TRUE(torch::allclose(item.value(), all[item.key()])) << item.key();
+  for (const auto& parameter : mine->parameters()) expect_equal_on_all_ranks(parameter, data);
+}
+
 TEST(Pipeline, GoesBesideDataParallelWhichSumsOnce) {
   run_torch_ranks(4, [](Collective& ranks) {
-    for (const auto schedule : kSchedules) {
-      const Mesh mesh(ranks, {{"data", 2}, {"pipeline", 2}});
-      Collective& stages = mesh.along("pipeline");
-      CountingCollective data(mesh.along("data"));
-      Layers mine = stage_of(stages), whole(0, kLayers);
-      DataParallel parallel(mine.ptr(), data);
-      Pipeline pipeline(pipeline_stage(mine, parallel), stages, squared,
-                        {.micro_batches = 3, .schedule = schedule});
-      SGD ours(mine->parameters(), SGD::Options(0.5));
-      SGD theirs(whole->parameters(), SGD::Options(0.5));
-      for (int step = 0; step < 4; ++step) {
-        ours.zero_grad();
-        theirs.zero_grad();
-        data.summed.clear();
-        const int seed = 10 * step;
-        pipeline.forward_backward(batch_of(seed + data.rank()), batch_of(seed + 5 + data.rank()));
-        EXPECT_EQ(data.summed.size(), parallel.buckets().size());
-        train_whole(whole, torch::cat({batch_of(seed), batch_of(seed + 1)}),
-                    torch::cat({batch_of(seed + 5), batch_of(seed + 6)}), 6);
-        parallel.step(ours);
-        theirs.step();
-      }
-      const auto all = whole->named_parameters();
-      for (const auto& item : mine->named_parameters())
-        EXPECT_TRUE(torch::allclose(item.value(), all[item.key()])) << item.key();
-      for (const auto& parameter : mine->parameters()) expect_equal_on_all_ranks(parameter, data);
-    }
+    for (const auto schedule : kSchedules)
+      for (const int micro_batches : {1, 3})
+        expect_as_whole_beside_data(ranks, {.micro_batches = micro_batches, .schedule = schedule});
   });
 }
 
@@ -341,7 +399,7 @@ TEST(Mesh, HasShardedParallelBesideSplitLayers) {
 
 // The tutorial's model: its halves are on two devices of a process, here twice the CPU. Activations
 // go from one to the other one inside forward(), and DataParallel averages both halves' gradients.
-TEST(Pipeline, AModelOnTwoDevicesOfAProcessIsTrainedByDataParallel) {
+TEST(Pipeline, HalvesInOneProcessAreTrainedByDataParallelAsTheModelInOnePiece) {
   struct HalvesImpl : torch::nn::Module {
     explicit HalvesImpl(std::vector<at::Device> places)
         : devices(std::move(places)),
