@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "rendezvous/grpc/codec.h"
+#include "tests/rendezvous/grpc/over_the_wire.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -47,18 +47,6 @@ RankEvidence longest_evidence(int rank) {
 }
 
 // Through the bytes, as on the wire.
-template <typename Kind>
-Kind travelled(const NodeMessage& said) {
-  v4::FromNode message;
-  EXPECT_TRUE(message.ParseFromString(encode(said).SerializeAsString()));
-  return std::get<Kind>(*decode(message));
-}
-template <typename Kind>
-Kind travelled_down(const HostMessage& said) {
-  v4::ToNode message;
-  EXPECT_TRUE(message.ParseFromString(encode(said).SerializeAsString()));
-  return std::get<Kind>(std::get<HostMessage>(*decode(message)));
-}
 RankEvidence travelled(const RankEvidence& evidence) {
   return travelled<Evidence>(Evidence{.ranks = {evidence}}).ranks.at(0);
 }

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "rendezvous/grpc/codec.h"
+#include "tests/rendezvous/grpc/over_the_wire.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -12,17 +12,8 @@ namespace {
 constexpr std::uint64_t kLargest = std::numeric_limits<std::uint64_t>::max();
 constexpr int kLargestRank = std::numeric_limits<int>::max();
 
-// Through the bytes, as on the wire.
-template <typename Kind>
-Kind travelled_down(const HostMessage& said) {
-  v4::ToNode message;
-  EXPECT_TRUE(message.ParseFromString(encode(said).SerializeAsString()));
-  return std::get<Kind>(std::get<HostMessage>(*decode(message)));
-}
-ReplicaReport travelled(const ReplicaReport& report) {
-  v4::FromNode message;
-  EXPECT_TRUE(message.ParseFromString(encode(NodeMessage(report)).SerializeAsString()));
-  return std::get<ReplicaReport>(*decode(message));
+ReplicaReport received(const ReplicaReport& report) {
+  return travelled<ReplicaReport>(NodeMessage(report));
 }
 
 TEST(ReplicaCodec, AReportArrivesAsItWasSaid) {
@@ -31,7 +22,7 @@ TEST(ReplicaCodec, AReportArrivesAsItWasSaid) {
       .question = 9,
       .sums = {{kLargest, 8, 1200, 17, {0, 1, 2}}, {1, 2, 1300, kLargest, {7}}},
       .tensors = {{.ranks = {4, 5}, .tensors = 300, .cells = {1, kLargest}, .names = {"a", "b"}}}};
-  EXPECT_EQ(travelled(report), report);
+  EXPECT_EQ(received(report), report);
 }
 
 TEST(ReplicaCodec, TheLongestReportFitsAMessage) {
@@ -39,14 +30,14 @@ TEST(ReplicaCodec, TheLongestReportFitsAMessage) {
   report.sums.assign(2 * kMostReplicaSums, {kLargest, kLargestRank, kMostRounds, kLargest,
                                             std::vector<int>(100, kLargestRank)});
   EXPECT_LE(encode(NodeMessage(report)).ByteSizeLong(), kMaxUpBytes);
-  EXPECT_EQ(travelled(report).sums.size(), kMostReplicaSums);
+  EXPECT_EQ(received(report).sums.size(), kMostReplicaSums);
   ReplicaTensors tensors{.ranks = std::vector<int>(2 * kMostReplicaRanks, kLargestRank),
                          .tensors = kMostRounds,
                          .cells = std::vector<std::uint64_t>(2 * kMostReplicaCells, kLargest)};
   tensors.names.assign(2 * kMostReplicaNames, std::string(2 * kMostReplicaNameBytes, 'x'));
   report = {.tensors = {2, tensors}};
   EXPECT_LE(encode(NodeMessage(report)).ByteSizeLong(), kMaxUpBytes);
-  const ReplicaReport got = travelled(report);
+  const ReplicaReport got = received(report);
   ASSERT_EQ(got.tensors.size(), kMostReplicaTensors);
   EXPECT_EQ(got.tensors[0].ranks.size(), kMostReplicaRanks);
   EXPECT_EQ(got.tensors[0].cells.size(), kMostReplicaCells);
