@@ -17,8 +17,6 @@
 
 namespace ddprun::examples {
 
-inline constexpr std::int64_t kCharacters = 128;  // ASCII's
-
 class Characters {
  public:
   // Reads a file. Throws UsageError for one that is no text of ASCII.

@@ -12,6 +12,8 @@
 
 namespace ddprun::examples {
 
+inline constexpr int kCharacters = 128;  // ASCII's
+
 struct GptFlags {
   std::filesystem::path data = DDPRUN_EXAMPLES_DATA "/harbour/harbour.txt", checkpoint;
   MeshFlag mesh;
@@ -65,6 +67,10 @@ inline MeshFlag checked_mesh(const GptFlags& given, int workers) {
   require_multiple("--layers", given.layers, fmt::format("the mesh's pipeline={}", stages), stages);
   require_multiple("--heads", given.heads, fmt::format("the mesh's tensor={}", tensor), tensor);
   require_multiple("--width", given.width, fmt::format("--heads={}", given.heads), given.heads);
+  if (kCharacters % tensor != 0)
+    throw UsageError(fmt::format(
+        "--mesh: '{}' given, expected a tensor axis that divides the {} characters of ASCII",
+        mesh.text, kCharacters));
   return mesh;
 }
 

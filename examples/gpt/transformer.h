@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/gpt/characters.h"
+#include "examples/gpt/options.h"
 
 namespace ddprun::examples {
 

@@ -53,7 +53,8 @@ def main():
     train = PhotoSet(f"{options.data}/train", options.side, augment=True)
     held_out = PhotoSet(f"{options.data}/val", options.side, augment=False)
     sampler = DistributedSampler(train)
-    loader = DataLoader(train, options.batch_size, sampler=sampler, num_workers=options.workers)
+    # A generator of its own: else each epoch takes a number from that of dropout.
+    loader = DataLoader(train, options.batch_size, sampler=sampler, num_workers=options.workers, generator=torch.Generator())
     if options.read_only:
         start = time.monotonic()
         images = sum(len(labels) for _, labels in loader)
@@ -62,6 +63,7 @@ def main():
     torch.manual_seed(1)
     net = conv_net(options.model, len(train.classes), False, options.width)
     model = DistributedDataParallel(net)
+    torch.manual_seed(2 + dist.get_rank())  # of dropout
     optimizer = torch.optim.SGD(net.parameters(), lr=options.lr, momentum=0.9, weight_decay=1e-4)
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)

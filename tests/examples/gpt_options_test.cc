@@ -64,6 +64,9 @@ TEST(GptMesh, RefusesWhatDoesNotDivideInOneLine) {
             "--batch-size: 16 given, expected a multiple of 6, which are the workers with other "
             "texts times --micro-batches=3");
   EXPECT_EQ(refusal("", 2, {.micro_batches = 3}), "");
+  EXPECT_EQ(refusal("tensor=3", 3, {.width = 36, .heads = 3}),
+            "--mesh: 'tensor=3' given, expected a tensor axis that divides the 128 characters of "
+            "ASCII");
   EXPECT_EQ(refusal("", 1, {.width = 30}), "--width: 30 given, expected a multiple of --heads=4");
 }
 
