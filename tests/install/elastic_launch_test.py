@@ -21,6 +21,7 @@ sys.dont_write_bytecode = True
 
 from ddprun import DefaultLogsSpecs, LaunchConfig  # noqa: E402
 from ddprun._launch_config import config_flags, handled_signals  # noqa: E402
+from ddprun._process import _handed_on  # noqa: E402
 
 # The part of torch that ddprun uses: two classes of errors, and the module of the takeover.
 ERRORS = """
@@ -65,8 +66,9 @@ def error(): raise KeyError("no such key")
 def dies(): os.kill(os.getpid(), 9)
 def nested(): return sorted(elastic_launch(config(1), square)(1))
 def saves(fifo, saved):
-    open(fifo, "w").write("x")
-    try: time.sleep(1000)
+    try:
+        with open(fifo, "w") as file: file.write("x")  # the signal may come at once
+        time.sleep(1000)
     finally:
         time.sleep(0.3)
         open(saved, "w").write("saved")
@@ -163,12 +165,48 @@ class Flags(unittest.TestCase):
 
         later = dataclasses.make_dataclass("Later", [("new_field", int, 5)], bases=(LaunchConfig,))
         config_flags(later(1, 1, 2))
+        made = dataclasses.make_dataclass("Made", [("new_list", list, dataclasses.field(default_factory=list))], bases=(LaunchConfig,))
+        config_flags(made(1, 1, 2))
+        with self.assertRaisesRegex(ValueError, r"LaunchConfig.new_list=\[1\]: ddprun does not know this field; expected \[\]"):
+            config_flags(made(1, 1, 2, new_list=[1]))
         with self.assertRaisesRegex(ValueError, "LaunchConfig.new_field=6: ddprun does not know this field; expected 5"):
             config_flags(later(1, 1, 2, new_field=6))
 
     def test_signals_are_those_of_the_field(self):
         numbers = handled_signals(LaunchConfig(1, 1, 1, signals_to_handle="TERM, SIGUSR1,NOSIG,SIGKILL"))
         self.assertEqual(numbers, sorted([signal.SIGTERM, signal.SIGUSR1]))
+
+
+class HandingOn(unittest.TestCase):
+    """Signals around the start of ddprun, with a process that notes what it is sent."""
+
+    def sent(self, during_the_start, while_it_hands_on=None):
+        sent = []
+
+        def note(number):
+            sent.append(number)
+            if while_it_hands_on and len(sent) == 1:
+                os.kill(os.getpid(), while_it_hands_on)
+
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, signal.SIG_DFL))
+        self.addCleanup(signal.signal, signal.SIGUSR2, signal.signal(signal.SIGUSR2, signal.SIG_DFL))
+        received = []
+        with _handed_on([signal.SIGUSR1, signal.SIGUSR2], received) as hand_to:
+            os.kill(os.getpid(), during_the_start)
+            hand_to(types.SimpleNamespace(send_signal=note))
+        return sent, received
+
+    def test_each_is_sent_once(self):
+        self.assertEqual(self.sent(signal.SIGUSR1), ([signal.SIGUSR1], [signal.SIGUSR1]))
+        both = [signal.SIGUSR1, signal.SIGUSR2]
+        self.assertEqual(self.sent(*both), (both, both))
+
+    def test_a_handler_that_is_not_pythons_stays(self):
+        before = signal.getsignal
+        self.addCleanup(setattr, signal, "getsignal", before)
+        signal.getsignal = lambda number: None
+        with _handed_on([signal.SIGUSR1], []):
+            self.assertEqual(before(signal.SIGUSR1), signal.SIG_DFL)
 
 
 class ElasticLaunch(FolderTest):
@@ -224,6 +262,17 @@ class ElasticLaunch(FolderTest):
         self.assertRegex(self.failure("elastic_launch(config(0), square)(5)"), "KIND Failed \nTEXT .*--nproc-per-node=0: ")
         self.assertRegex(self.failure("elastic_launch(LaunchConfig(1, 1, 1), square)(5)"), "KIND Failed \nTEXT .*rdzv-")
         self.assertRegex(self.failure("elastic_launch(config(), 5)()"), "KIND TypeError \nTEXT entrypoint=5: expected a function or ")
+        self.assertEqual(list(self.temporary.iterdir()), [], "empty folders of failures stay")
+
+    def test_a_folder_of_the_users_stays_and_torchs_empty_one_goes(self):
+        own, torchs = self.temporary / "torchelastic_mine", self.temporary / "torchelastic_x"
+        for folder in own, torchs:
+            folder.mkdir()
+        (own / "notes").write_text("mine")
+        for folder in own, torchs:
+            self.said(f"elastic_launch(config(1, logs_specs=ddprun.DefaultLogsSpecs({str(folder)!r})), '/bin/true')()")
+        self.assertEqual([path.name for path in self.temporary.iterdir()], ["torchelastic_mine"])
+        self.assertEqual((own / "notes").read_text(), "mine")
 
     def test_a_launch_in_a_worker(self):
         self.assertIn("{0: [0]}", self.said("print(elastic_launch(config(1), nested)())"))
@@ -252,6 +301,13 @@ class ElasticLaunch(FolderTest):
         job.send_signal(signal.SIGINT)
         self.assertIn(f"SignalException: Process {job.pid} got signal: 2", job.communicate(timeout=DEADLINE_S)[1])
         self.assertEqual(saved.read_text(), "saved")
+
+
+class OldFinder(unittest.TestCase):
+    def test_a_finder_without_find_spec_is_passed_over(self):
+        code = ("import sys, ddprun._takeover; sys.meta_path.insert(1, object())\n"
+                "print(sys.meta_path[0].find_spec('torch.distributed.launcher.api', []))")
+        self.assertEqual(run(sys.executable, "-B", "-c", code, env=variables(PYTHONPATH=str(PACKAGE))), "None\n")
 
 
 class Takeover(FolderTest):

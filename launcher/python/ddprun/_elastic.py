@@ -130,15 +130,21 @@ def _program_call(entrypoint: str, words: List[str]) -> Call:
     return Call(["--no-python", entrypoint, *words], sys.executable, None)
 
 
+def _has_files(folder: str) -> bool:
+    return any(files for _, _, files in os.walk(folder))
+
+
 def _is_torchs_temporary(folder: str) -> bool:
+    """Whether torch has just made it. One of the user's may have such a name, but has content."""
     place, name = os.path.split(folder)
-    return place == tempfile.gettempdir() and name.startswith(TORCHS_TEMPORARY)
+    is_named_so = place == tempfile.gettempdir() and name.startswith(TORCHS_TEMPORARY)
+    return is_named_so and os.path.isdir(folder) and not os.listdir(folder)
 
 
 @contextlib.contextmanager
 def _logs(config: Any) -> Iterator[List[str]]:
     """Yields the flag of the folder for log files. One that nobody named goes when the job has
-    ended well. After a failure it stays, since the error names files in it."""
+    ended well. After a failure it stays if it has files, since the error may name them."""
     named = log_folder(config)
     if named is None and "PET_LOG_DIR" in os.environ:
         yield []
@@ -148,8 +154,8 @@ def _logs(config: Any) -> Iterator[List[str]]:
     keep = False
     try:
         yield [f"--log-dir={folder}"]
-    except Exception as error:
-        keep = hasattr(error, "failures")
+    except Exception:
+        keep = _has_files(folder)
         raise
     finally:
         if is_ours and not keep and not writes_logs(config):

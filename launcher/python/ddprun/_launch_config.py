@@ -121,15 +121,20 @@ def handled_signals(config: Any) -> List[int]:
     return sorted(int(known[name]) for name in names if name in known)
 
 
+def _default(field: dataclasses.Field[Any]) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
 def _check(config: Any) -> None:
     if isinstance(config, type) or not hasattr(config, "rdzv_configs"):
         raise TypeError(f"config={config!r}: expected a LaunchConfig, of ddprun or of torch")
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if field.name not in FIELDS and value != field.default:
+        if field.name not in FIELDS and value != _default(field):
             raise ValueError(
                 f"LaunchConfig.{field.name}={value!r}: ddprun does not know this field; "
-                f"expected {field.default!r}"
+                f"expected {_default(field)!r}"
             )
     if config.metrics_cfg:
         raise ValueError(

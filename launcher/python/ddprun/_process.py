@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from types import FrameType
-from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 # Becomes ddprun. It is told to end when the process that called launch() dies, of SIGKILL too
 # (PR_SET_PDEATHSIG is 1; prctl(2)). It has a process group of its own. Ctrl-C at a terminal and a
@@ -52,11 +52,9 @@ def run(
         *command,
     ]
     received: List[int] = []
-    with _handed_on(signals, received) as processes:
+    with _handed_on(signals, received) as hand_to:
         process = subprocess.Popen(bound, env=dict(variables), stdin=stdin)
-        processes.append(process)
-        for number in received:  # those that came before it was there
-            process.send_signal(number)
+        hand_to(process)
         try:
             exit_code = process.wait()
         except BaseException as error:
@@ -76,24 +74,38 @@ def _end(process: subprocess.Popen[bytes], error: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def _handed_on(signals: Sequence[int], received: List[int]) -> Iterator[List[Any]]:
-    """Yields the list of the processes that get the signals. `received` gets their numbers."""
-    processes: List[Any] = []
+def _handed_on(
+    signals: Sequence[int], received: List[int]
+) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Yields what takes the process that gets the signals, also those that came before it was
+    there. `received` gets their numbers."""
+    processes: List[subprocess.Popen[bytes]] = []
+    waiting: List[int] = []
+
+    def send() -> None:
+        # pop() takes one for good. A signal may come at any place here, and is sent once.
+        with contextlib.suppress(IndexError):
+            while processes:
+                processes[0].send_signal(waiting.pop(0))
 
     def hand_on(number: int, _: Optional[FrameType]) -> None:
         received.append(number)
-        for process in processes:
-            process.send_signal(number)
+        waiting.append(number)
+        send()
+
+    def hand_to(process: subprocess.Popen[bytes]) -> None:
+        processes.append(process)
+        send()
 
     in_main = threading.current_thread() is threading.main_thread()
     wanted = signals if in_main else ()
     before = {
         number: signal.signal(number, hand_on)
         for number in wanted
-        if signal.getsignal(number) != signal.SIG_IGN
+        if signal.getsignal(number) not in (signal.SIG_IGN, None)  # None: not set by Python
     }
     try:
-        yield processes
+        yield hand_to
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -30,7 +30,8 @@ class Finder:
         if name != MODULE:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        finds = filter(None, (getattr(finder, "find_spec", None) for finder in others))
+        spec = next(filter(None, (find(name, path, target) for find in finds)), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
