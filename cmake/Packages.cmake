@@ -48,3 +48,6 @@ include(CPack)
 
 add_custom_target(packages COMMAND "${CMAKE_CPACK_COMMAND}" WORKING_DIRECTORY "${PROJECT_BINARY_DIR}"
   DEPENDS installable COMMENT "Making Debian packages" VERBATIM)
+if(TARGET ddprun_sbom)
+  add_dependencies(packages ddprun_sbom)
+endif()

@@ -16,15 +16,16 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from distribution import elf, page  # noqa: E402
+from distribution.elf import PROGRAMS  # noqa: E402
 
-PROGRAMS = ("ddprun", "ddprund", "ddpctl")
 # glibc and musl of these versions are older than any Python that the wheel takes.
 TAG = "py3-none-manylinux_2_17_{0}.musllinux_1_1_{0}"
 
 
 def existing(path):
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not built: cmake --build build --target installable")
+        raise FileNotFoundError(f"{path} is not built: "
+            "cmake --build build --target installable ddprun_sbom")
     return str(path)
 
 

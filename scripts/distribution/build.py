@@ -1,6 +1,5 @@
 """Builds the launcher's half for one architecture, and makes its files of a release."""
 
-import json
 import lzma
 import os
 import pathlib
@@ -14,7 +13,10 @@ from . import elf
 from .linked import Unusable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = ("ddprun", "ddprund", "ddpctl")
+SYSROOT = ROOT / "out/sysroot-arm64"  # as cmake/arm64.cmake has it
+# The programs that building for arm64 needs, and their packages.
+CROSS_TOOLS = {"aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+               "qemu-aarch64-static": "qemu-user-static"}
 MACHINE = {one.debian: one for one in elf.MACHINES}
 
 
@@ -47,6 +49,14 @@ def changed_files():
     return run("git", "-C", ROOT, "status", "--porcelain").splitlines()
 
 
+def forget(architecture, folder):
+    """Removes what an earlier call left, since Debian's packages and the time of the commit may
+    have changed."""
+    shutil.rmtree(folder / f"build-{architecture}", ignore_errors=True)
+    if architecture == "arm64":
+        shutil.rmtree(SYSROOT, ignore_errors=True)
+
+
 def configure_and_build(architecture, folder):
     """Builds what is installed, in `folder`/build-ARCHITECTURE, and returns that."""
     build = folder / f"build-{architecture}"
@@ -55,7 +65,8 @@ def configure_and_build(architecture, folder):
         run(ROOT / "scripts/arm64", "sysroot", log=folder / "sysroot-arm64.log")
         configure.append(f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'cmake/arm64.cmake'}")
     run(*configure, cwd=ROOT, log=folder / f"configure-{architecture}.log")
-    run("cmake", "--build", build, "--target", "installable", log=folder / f"{build.name}.log")
+    run("cmake", "--build", build, "--target", "installable", "ddprun_sbom",
+        log=folder / f"{build.name}.log")
     return build
 
 
@@ -109,7 +120,3 @@ def sysroot_of(build):
     """Returns the folder in which the libraries of a build lie."""
     found = re.search(r"^DDPRUN_SYSROOT:PATH=(.+)$", (build / "CMakeCache.txt").read_text(), re.M)
     return pathlib.Path(found[1] if found else "/")
-
-
-def document_of(build):
-    return json.loads((build / "share/ddprun.spdx.json").read_text())

@@ -135,13 +135,13 @@ FILES_OF = {".whl": wheel_files, ".deb": package_files, ".xz": tarball_files}
 def holds_what_was_built(path, tree):
     """The archive has each program as it was built, the SBOM that names it, and the notices."""
     files = FILES_OF[path.suffix](path)
-    expected = {name: tree / "bin" / name for name in build.PROGRAMS}
+    expected = {name: tree / "bin" / name for name in elf.PROGRAMS}
     expected |= {name: tree / "share" / name for name in ("ddprun.spdx.json", "linked-libraries")}
     lines = [f"{path.name} has no {name}, or another one" for name, built in expected.items()
              if files.get(name) != built.read_bytes()]
     named = {one["fileName"]: one["checksums"] for one in json.loads(
         (tree / "share/ddprun.spdx.json").read_text())["files"]}
-    for name in build.PROGRAMS:
+    for name in elf.PROGRAMS:
         digest = hashlib.sha256(files.get(name, b"")).hexdigest()
         if digest not in [one["checksumValue"] for one in named[f"./bin/{name}"]]:
             lines.append(f"the SBOM names another {name} than that of {path.name}")
@@ -156,7 +156,7 @@ def lintian(path):
 
 def of_programs(tree, machine):
     folders = sorted({str(build.ROOT), str(tree)})
-    for name in build.PROGRAMS:
+    for name in elf.PROGRAMS:
         program = tree / "bin" / name
         yield f"{name} says its version", lambda program=program: says_the_version(program, machine)
         yield f"{name} is static, for {machine.wheel}", \
@@ -169,7 +169,7 @@ def of_contents(out, tree, architecture):
     document = out / f"{build.name_of(architecture)}.spdx.json"
     body = json.loads(document.read_text())
     yield f"SBOM is valid SPDX 2.3: {document.name}", lambda: document_is_valid(document)
-    for name in build.PROGRAMS:
+    for name in elf.PROGRAMS:
         yield f"SBOM has each library that nm finds in {name}", \
             lambda name=name: has_each_library(body, tree, name)
         yield f"SBOM has each library whose headers are in {name}", \

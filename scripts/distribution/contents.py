@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import tempfile
 
 from . import debian, linked, spdx
@@ -45,8 +44,7 @@ def archives_inside(build, program):
     command = link_command(build, program)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, program)
-        subprocess.run(["sh", "-c", with_symbols(command, program, path)], cwd=build, check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run("sh", "-c", with_symbols(command, program, path), cwd=build)
         return linked.archives_by_symbols(path, archives_of(command))
 
 

@@ -13,6 +13,7 @@ from .linked import Unusable
 FIELDS = ("binary:Package", "Version", "source:Package", "source:Version", "Architecture")
 # Its headers declare the kernel's interface. No code of it gets into a program.
 NO_CODE = ("linux-libc-dev", "linux-libc-dev-arm64-cross")
+ID = re.compile(r"^ID=[\"']?([\w.-]+)", re.MULTILINE)
 COMMON = re.compile(r"/usr/share/common-licenses/([\w.+-]*\w)")
 
 
@@ -26,6 +27,17 @@ class Component:
     packages: set
     archives: set
     texts: set  # of the files "copyright"
+
+
+def system_id(sysroot):
+    """Returns ID of os-release. A sysroot without that file has packages of this system's own
+    sources."""
+    for root in (sysroot, pathlib.Path("/")):
+        for name in ("etc/os-release", "usr/lib/os-release"):
+            if (root / name).is_file():
+                found = ID.search((root / name).read_text())
+                return found[1] if found else "linux"
+    return "linux"  # by os-release(5)
 
 
 def variants(path):

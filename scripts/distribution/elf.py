@@ -7,6 +7,7 @@ import pathlib
 Machine = collections.namedtuple("Machine", ["number", "wheel", "debian", "triplet"])
 MACHINES = (Machine(62, "x86_64", "amd64", "x86_64-linux-gnu"),
             Machine(183, "aarch64", "arm64", "aarch64-linux-gnu"))
+PROGRAMS = ("ddprun", "ddprund", "ddpctl")  # what is released
 HEAD_BYTES = 4096  # the names of loader and segments lie here
 
 

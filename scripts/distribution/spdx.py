@@ -6,11 +6,13 @@ import json
 import re
 import uuid
 
+# The suppliers of packages by ID of os-release, which is also their name in a purl.
+SUPPLIERS = {"debian": "Debian", "ubuntu": "Ubuntu"}
 ROOT = "SPDXRef-Package-ddprun"
 HEAD = """\
-The programs of ddprun contain code of these libraries, as Debian has them. Each part below has the
-notices of one, and the texts of common licences follow at the end. ddprun.spdx.json is the same as
-data.
+The programs of ddprun contain code of these libraries, as packages of the builder's system have
+them. Each part below has the notices of one, and the texts of common licences follow at the end.
+ddprun.spdx.json is the same as data.
 """
 
 
@@ -30,23 +32,30 @@ def own_package(version):
             "copyrightText": "2026 The ddprun developers", "primaryPackagePurpose": "APPLICATION"}
 
 
-def package(component):
+def origin(component, system):
+    """Returns the fields that say whose package it is; none of a system that nobody knows."""
+    if system not in SUPPLIERS:
+        return {"supplier": "NOASSERTION"}
+    purl = f"pkg:deb/{system}/{component.name}@{component.version}?arch=source"
+    return {"supplier": f"Organization: {SUPPLIERS[system]}",
+            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+                              "referenceLocator": purl}]}
+
+
+def package(component, system):
     name = name_for(component.name)
     parts = ", ".join(sorted(component.archives)) or "headers alone"
     return {"SPDXID": f"SPDXRef-Package-{name}", "name": component.name,
-            "versionInfo": component.version, "supplier": "Organization: Debian",
-            "downloadLocation": "NOASSERTION", "filesAnalyzed": False,
-            "licenseConcluded": "NOASSERTION",
-            "licenseDeclared": f"LicenseRef-Debian-{name}", "copyrightText": "NOASSERTION",
+            "versionInfo": component.version, "downloadLocation": "NOASSERTION",
+            "filesAnalyzed": False, "licenseConcluded": "NOASSERTION",
+            "licenseDeclared": f"LicenseRef-package-{name}", "copyrightText": "NOASSERTION",
             "sourceInfo": f"from {', '.join(sorted(component.packages))}: {parts}",
-            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
-                              "referenceLocator": f"pkg:deb/debian/{component.name}"
-                                                  f"@{component.version}?arch=source"}]}
+            **origin(component, system)}
 
 
 def license_info(component):
-    return {"licenseId": f"LicenseRef-Debian-{name_for(component.name)}",
-            "name": f"the notices of Debian's {component.name}",
+    return {"licenseId": f"LicenseRef-package-{name_for(component.name)}",
+            "name": f"the notices of the package {component.name}",
             "extractedText": text_of(component)}
 
 
@@ -79,15 +88,15 @@ def parts_of(programs):
                                         for part in parts}.items())]
 
 
-def document(version, architecture, created, programs):
+def document(version, architecture, created, programs, system):
     """Returns the document. `programs` are {name: (content, components)}. `created` is in ISO 8601,
-    UTC."""
+    UTC. `system` is the ID in os-release of the packages' system."""
     parts = parts_of(programs)
     body = {
         "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
         "name": f"ddprun-{version}-{architecture}",
         "creationInfo": {"created": created, "creators": [f"Tool: ddprun-{version}"]},
-        "packages": [own_package(version), *map(package, parts)],
+        "packages": [own_package(version), *(package(part, system) for part in parts)],
         "files": [file_entry(name, content) for name, (content, _) in sorted(programs.items())],
         "relationships": list(relations(programs)),
         "hasExtractedLicensingInfos": list(map(license_info, parts)),

@@ -114,7 +114,7 @@ class Document(FolderTest):
 
     def test_an_invalid_one_is_seen(self):
         part = debian.Component("zlib", "1", {"zlib1g-dev 1"}, {"libz.a"}, {"free"})
-        body = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", {"ddprun": (b"x", [part])})
+        body = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", {"ddprun": (b"x", [part])}, "debian")
         body["packages"][1]["licenseDeclared"] = "no licence at all"
         path = self.file("broken.spdx.json", json.dumps(body))
         try:
@@ -122,13 +122,24 @@ class Document(FolderTest):
         except checks.NotRun as reason:
             self.skipTest(str(reason))
 
+    def test_packages_are_of_the_system_that_has_them(self):
+        part = debian.Component("zlib", "1", {"zlib1g-dev 1"}, {"libz.a"}, {"free"})
+        for system, fields in (("ubuntu", {"supplier": "Organization: Ubuntu", "purl": "pkg:deb/ubuntu/zlib@1?arch=source"}),
+                               ("another", {"supplier": "NOASSERTION", "purl": None})):
+            one = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", {"ddprun": (b"x", [part])}, system)["packages"][1]
+            purl = one["externalRefs"][0]["referenceLocator"] if "externalRefs" in one else None
+            self.assertEqual({"supplier": one["supplier"], "purl": purl}, fields)
+        (self.folder / "etc").mkdir()
+        self.file("etc/os-release", 'NAME="Ubuntu"\nVERSION_ID="24.04"\nID="ubuntu"\nID_LIKE=debian\n')
+        self.assertEqual(debian.system_id(self.folder), "ubuntu")
+
     def test_equal_components_give_equal_bytes(self):
         part = debian.Component("zlib", "1", {"zlib1g-dev 1"}, {"libz.a"}, {"free"})
         again = debian.Component("zlib", "1", {"zlib1g-dev 1"}, {"libz.a"}, {"free"})
-        one = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", {"ddprun": (b"x", [part])})
-        two = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", {"ddprun": (b"x", [again])})
+        one = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", {"ddprun": (b"x", [part])}, "debian")
+        two = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", {"ddprun": (b"x", [again])}, "debian")
         self.assertEqual(json.dumps(one), json.dumps(two))
-        other = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", {"ddprun": (b"y", [part])})
+        other = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", {"ddprun": (b"y", [part])}, "debian")
         self.assertNotEqual(one["documentNamespace"], other["documentNamespace"])
 
 
@@ -177,12 +188,14 @@ class Checks(FolderTest):
         self.assertEqual(checks.has_no_path(program, ["/work"]), [])
 
     def test_the_programs_that_were_built_have_no_path_and_are_static(self):
-        for name in build.PROGRAMS:
+        for name in elf.PROGRAMS:
             program = BUILD / "bin" / name
             built(program)
             self.assertEqual(checks.has_no_path(program, [str(ROOT), str(BUILD)]), [])
-            self.assertEqual(checks.is_for(program, build.MACHINE["amd64"]), [])
-            self.assertEqual(checks.is_for(program, build.MACHINE["arm64"]), [f"{name} is for x86_64"])
+            own = next(one for one in elf.MACHINES if one.wheel == os.uname().machine)
+            other = next(one for one in elf.MACHINES if one is not own)
+            self.assertEqual(checks.is_for(program, own), [])
+            self.assertEqual(checks.is_for(program, other), [f"{name} is for {own.wheel}"])
 
     def test_a_program_of_no_known_machine_is_refused(self):
         for content, line in ((b"#!/bin/sh\n", "no program of 64 bits"), (b"\x7fELF\x02\x01" + bytes(12) + b"\xf3\0", "of machine 243")):
@@ -192,15 +205,15 @@ class Checks(FolderTest):
     def test_an_archive_with_another_program_is_seen(self):
         for name in ("bin", "share"):
             (self.folder / "tree" / name).mkdir(parents=True)
-        for name in build.PROGRAMS:
+        for name in elf.PROGRAMS:
             self.file(f"tree/bin/{name}", name)
-        programs = {name: (name.encode(), []) for name in build.PROGRAMS}
-        body = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", programs)
+        programs = {name: (name.encode(), []) for name in elf.PROGRAMS}
+        body = spdx.document("0.2.0", "amd64", "2026-01-01T00:00:00Z", programs, "debian")
         self.file("tree/share/ddprun.spdx.json", json.dumps(body))
         self.file("tree/share/linked-libraries", "notices")
         wheel = self.folder / "x.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
-            for name in build.PROGRAMS:
+            for name in elf.PROGRAMS:
                 archive.write(self.folder / "tree/bin" / name, f"x.data/scripts/{name}")
                 archive.writestr(f"share/completions/{name}", "no program")
             archive.write(self.folder / "tree/share/linked-libraries", "x.dist-info/licenses/linked-libraries")
@@ -213,7 +226,7 @@ class Checks(FolderTest):
 class Command(FolderTest):
     def test_says_what_it_accepts(self):
         said = run(ROOT / "scripts/release", "--architecture", "riscv64", expect=2)
-        self.assertIn("'riscv64' (choose from 'amd64', 'arm64')", said)
+        self.assertRegex(said, r"riscv64'? \(choose from '?amd64'?, '?arm64'?\)")  # Python has quotes or not
 
     def test_refuses_what_is_not_committed(self):
         clone = self.folder / "clone"
