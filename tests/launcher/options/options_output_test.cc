@@ -199,7 +199,7 @@ TEST(OptionsLifecycle, CompareReplicas) {
   EXPECT_EQ(good({"E"}).check_replicas, 0);
   EXPECT_EQ(good({"--check-replicas=100", "E"}).check_replicas, 100);
   EXPECT_EQ(bad({"--check-replicas=-1", "E"}),
-            "2 ddprun: --check-replicas=-1: expected a whole number of optimizer steps; 0: off");
+            "1 ddprun: --check-replicas=-1: expected a whole number of optimizer steps; 0: off");
   EXPECT_EQ(bad({"--check-replicas=often", "E"}),
             "2 ddprun: --check-replicas=often: expected a whole number of optimizer steps; 0: off");
 }
