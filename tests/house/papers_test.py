@@ -2,6 +2,7 @@
 """Pages about the project: each link leads somewhere, decisions are numbered and listed, and pages
 stay short. Only the standard library."""
 
+import collections
 import re
 import subprocess
 import unittest
@@ -15,6 +16,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PARTS = ["Context", "Decision", "Consequences"]
 DECISION_LINES = 60  # one page
 MOST_WORDS = {"docs/architecture.md": 2000, "CONTRIBUTING.md": 700}
+GROUPS = ("model", "who", "attacker")  # heads of first columns that name a group of rows
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -86,6 +88,17 @@ def wide_lines(page):
             if len(line) > MOST_COLUMNS and not line.startswith("|")]
 
 
+def repeated_rows(page):
+    """First cells that a table has twice: a merge of branches keeps both rows."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\n?)+", FENCE.sub("", page), re.MULTILINE):
+        first = [re.split(r"(?<!\\)\|", line)[1].strip() for line in table.splitlines()]
+        if first[0] not in GROUPS:
+            counted = collections.Counter(filter(None, first[2:]))
+            found += [cell for cell, times in counted.items() if times > 1]
+    return found
+
+
 class Pages(unittest.TestCase):
     def test_each_link_leads_somewhere(self):
         self.assertGreater(len(pages()), 30)
@@ -97,6 +110,14 @@ class Pages(unittest.TestCase):
         page = "[a](nowhere.md) [b](README.md#nothing) [c](#here) [d](https://x.y)\n\n## Not here\n"
         self.assertEqual(dead_links(here, page), ["nowhere.md", "README.md#nothing", "#here"])
         self.assertEqual(anchors("# How `MASTER_PORT` is *chosen*"), {"how-master_port-is-chosen"})
+
+    def test_a_table_has_each_row_once(self):
+        twice = {path.name: repeated_rows(path.read_text()) for path in pages()}
+        self.assertEqual({name: rows for name, rows in twice.items() if rows}, {})
+        rows = "|---|---|\n| pip | a |\n| | b |\n| apt | c |\n| | d |\n| pip | e |\n"
+        self.assertEqual(repeated_rows(f"| way | what |\n{rows}"), ["pip"])
+        self.assertEqual(repeated_rows(f"| who | what |\n{rows}"), [])
+        self.assertEqual(repeated_rows(f"```\n| way | what |\n{rows}```\n"), [])
 
     def test_each_path_that_is_named_is_there(self):
         lost = {path.name: lost_paths(path.read_text()) for path in pages()}
