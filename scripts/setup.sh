@@ -18,8 +18,8 @@ packages=(
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev zlib1g-dev libjemalloc-dev
 )
 engine_packages=(python3-venv libdeflate-dev libturbojpeg0-dev libpng-dev)
-test_packages=(libgtest-dev libdeflate-dev libturbojpeg0-dev libpng-dev clang-format doxygen
-  clang-tidy iproute2 nftables procps
+test_packages=(python3-venv libgtest-dev libdeflate-dev libturbojpeg0-dev libpng-dev clang-format
+  doxygen clang-tidy iproute2 nftables procps
   python3-jsonschema python3-prometheus-client openssl etcd-server
   # Schedulers (tests/schedulers), and what reads packages, pages and completions, and clean systems
   # to try them on (tests/install).
@@ -161,7 +161,12 @@ install_manifest_models() {
 # those tests are skipped, and say so.
 install_wheel_tools() {
   local venv=$root/.venv-wheel requirements=$root/scripts/wheel-tests-requirements.txt
-  "$root/scripts/build_wheel.sh" --tools 2>/dev/null || return 0
+  mkdir -p "$log_folder"
+  if ! "$root/scripts/build_wheel.sh" --tools 2>"$log_folder/wheel-tools.log"; then
+    step "what makes a wheel is not installed (whole output: $log_folder/wheel-tools.log);" \
+      "tests of the wheel will be skipped"
+    return 0
+  fi
   if has_packages "$venv" "$requirements"; then return; fi
   step "installing what looks at the wheel into .venv-wheel (pip; 100 MB, some seconds)"
   local log=$log_folder/pip-wheel-tests.log

@@ -226,7 +226,7 @@ class Checks(FolderTest):
 class Command(FolderTest):
     def test_says_what_it_accepts(self):
         said = run(ROOT / "scripts/release", "--architecture", "riscv64", expect=2)
-        self.assertRegex(said, r"riscv64'? \(choose from '?amd64'?, '?arm64'?\)")  # Python has quotes or not
+        self.assertRegex(said, r"riscv64'? \(choose from '?amd64'?, '?arm64'?\)")
 
     def test_refuses_what_is_not_committed(self):
         clone = self.folder / "clone"
