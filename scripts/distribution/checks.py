@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 import zipfile
 
-from . import build, contents, elf, page
+from . import build, contents, elf, linked, page
 
 TOOLS = f"{build.ROOT / '.venv-wheel/bin'}{os.pathsep}{os.environ.get('PATH', '')}"
 SUMS = "SHA256SUMS"
@@ -210,6 +210,8 @@ def run(checks, say):
             outcome = "FAILED" if lines else "ok"
         except NotRun as reason:
             lines, outcome = [str(reason)], "not run"
+        except linked.Unusable as error:
+            lines, outcome = str(error).splitlines(), "FAILED"
         counts[outcome] += 1
         say(f"{outcome:8} {what}" + "".join(f"\n         {line}" for line in lines))
     return tuple(counts.values())

@@ -34,13 +34,19 @@ def register():
             f"> {BINFMT}/register")
 
 
+def registered(line):
+    """Returns the line, with the registration before it. The line may have parts in the
+    background."""
+    return f"{register()} || exit 1; {line}"
+
+
 def shell(line, sysroot):
     """Runs a line in which programs of arm64 are programs like any other. Returns (exit code, what
     was said)."""
     words = ["unshare", "--user", "--mount", "--map-root-user", "bash", "-c"]
     try:
-        done = subprocess.run([*words, f"{register()} || exit 1; {line}"], text=True,
-                              timeout=DEADLINE_S, stdin=subprocess.DEVNULL,
+        done = subprocess.run([*words, registered(line)], text=True, timeout=DEADLINE_S,
+                              stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
                               env=os.environ | {"QEMU_LD_PREFIX": str(sysroot)})
     except subprocess.TimeoutExpired:

@@ -11,13 +11,14 @@ import pathlib
 import shutil
 import sys
 import unittest
+import unittest.mock
 import zipfile
 
 from support import BUILD, ROOT, FolderTest, built, run, run_tests
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from distribution import build, checks, contents, debian, elf, linked, page, spdx  # noqa: E402
+from distribution import build, checks, contents, debian, elf, emulated, linked, page, spdx  # noqa: E402
 
 MAP = """Archive member included to satisfy reference by file (symbol)
 
@@ -97,6 +98,14 @@ class Contents(FolderTest):
                 self.assertGreater(len(texts[one["licenseDeclared"]]), 200, one["name"])
                 self.assertIn(f"==== {one['name']} {one['versionInfo']}\n", notices)
                 self.assertRegex(one["versionInfo"], r"^\d")
+
+    def test_a_link_that_fails_shows_the_linkers_words(self):
+        self.file("build.ninja", "rule link\n  command = : && sh -c 'echo no room >&2; exit 3' -o bin/ddprun x.o && :\nbuild bin/ddprun: link\n")
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            counts = checks.run([("relink", lambda: contents.archives_inside(self.folder, "ddprun"))], print)
+        self.assertEqual(counts, (0, 1, 0))
+        self.assertRegex(out.getvalue(), r"(?s)FAILED   relink\n +exit code 3 of sh .*\n +no room\n")
 
     def test_a_file_of_no_package_is_named(self):
         path = self.file("libx.a", "")
@@ -221,6 +230,23 @@ class Checks(FolderTest):
         self.assertEqual(checks.holds_what_was_built(wheel, self.folder / "tree"), [])
         self.file("tree/bin/ddpctl", "another")
         self.assertEqual(checks.holds_what_was_built(wheel, self.folder / "tree"), ["x.whl has no ddpctl, or another one"])
+
+
+class Arm64(FolderTest):
+    def test_all_parts_of_a_line_run_after_the_registration(self):
+        with unittest.mock.patch.object(emulated, "register", lambda: "here=yes"):
+            self.assertEqual(run("bash", "-c", emulated.registered("echo $here & echo $here; wait")), "yes\nyes\n")
+        with unittest.mock.patch.object(emulated, "register", lambda: "false"):
+            self.assertEqual(run("bash", "-c", emulated.registered("echo x & echo x; wait"), expect=1), "")
+
+    def test_a_release_takes_nothing_of_an_earlier_one(self):
+        for name in ("sysroot", "build-arm64", "build-amd64"):
+            (self.folder / name).mkdir()
+        with unittest.mock.patch.object(build, "SYSROOT", self.folder / "sysroot"):
+            build.forget("amd64", self.folder)
+            self.assertEqual(sorted(os.listdir(self.folder)), ["build-arm64", "sysroot"])
+            build.forget("arm64", self.folder)
+            self.assertEqual(os.listdir(self.folder), [])
 
 
 class Command(FolderTest):
