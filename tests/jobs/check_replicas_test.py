@@ -5,6 +5,7 @@ not."""
 import json
 import os
 import socket
+import subprocess
 import sys
 import unittest
 
@@ -24,6 +25,35 @@ import torch
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=0.1)
 for _ in range(3):
     optimizer.step()
+"""
+
+# The hook's part alone: what is hashed, and when it looks for modules.
+PARTS = """
+import os, sys, types, torch
+scope = {"os": os, "sys": sys}
+with open(sys.argv[1]) as file:
+    exec(file.read(), scope)
+column = torch.arange(16.0).reshape(4, 4)[:, 2]
+hash = scope["Hash"]()
+assert hash.of(column).item() == hash.of(column.contiguous()).item()
+looks = []
+scope["objects_of"] = lambda kind: looks.append(one().steps) or []
+check = scope["Check"](types.SimpleNamespace(folder=sys.argv[2], rank=0, compiles=None), 10)
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=0.1)
+one = lambda: check.of_optimizer[optimizer]
+def steps(count):
+    for _ in range(count):
+        check.before_step(optimizer)
+        check.after_step(optimizer)
+steps(100)
+assert looks == [10, 20, 40, 80], looks
+one().ring, one().next_check, check.modules = True, 1, [lambda: None]
+steps(10)
+assert looks[4:] == [110], looks
+one().pending = (1, 1, None)  # to ask for it would fail
+torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
+steps(1)
+assert sorted(check.told) == ["a step that a CUDA graph records is not compared", "no module is under DistributedDataParallel, so nothing is compared"], check.told
 """
 
 
@@ -85,6 +115,9 @@ class CheckReplicas(LoggedTest):
         for job in jobs:
             self.assertEqual([line.partition("; details in ")[0] for line in self.verdicts(job, 1)], [sentence])
         self.let_go(*jobs)
+
+    def test_the_hooks_parts(self):
+        subprocess.run([torch_python(), "-c", PARTS, ROOT / "agent/standby/python/replicas.py", self.folder], check=True, timeout=SECONDS)
 
     def test_what_is_not_compared_is_told(self):
         code, _, err = self.run_job("--check-replicas=2", "--nproc-per-node=1", self.script(NO_DDP, "no_ddp.py"), env=self.env, timeout=SECONDS)

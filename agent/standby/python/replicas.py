@@ -58,11 +58,12 @@ class Hash:
 
 def words_of(flat):
     """Without a copy where its place and its size allow it."""
+    flat = flat.contiguous()
     size = flat.element_size()
     if flat.storage_offset() * size % 8 == 0 and len(flat) * size % 8 == 0:
         return flat.view(torch.int64)
     padded = torch.zeros((len(flat) * size + 7) // 8, dtype=torch.int64, device=flat.device)
-    padded.view(torch.uint8)[:len(flat) * size].copy_(flat.contiguous().view(torch.uint8))
+    padded.view(torch.uint8)[:len(flat) * size].copy_(flat.view(torch.uint8))
     return padded
 
 
@@ -257,6 +258,7 @@ class OptimizerCheck:
     def __init__(self, path, ordinal, hash):
         self.path, self.ordinal, self.hash = f"{path}_{ordinal}", ordinal, hash
         self.steps, self.ring, self.layout, self.pending = 0, None, None, None
+        self.next_check = 1
 
     def check(self, replica, number):
         self.finish()
@@ -322,6 +324,9 @@ class Check:
             self.of_optimizer[optimizer] = one
             self.optimizers += 1
         one.steps += 1
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            # Nothing may be asked of the device meanwhile, not even for the last hashes.
+            return self.say("a step that a CUDA graph records is not compared")
         one.finish_if_here()
         if one.steps % self.every == 0 and self.may_check(one):
             self.check(optimizer, one)
@@ -331,14 +336,16 @@ class Check:
             self.say(f"{OPTIMIZERS} optimizers are compared, and this rank has more")
         elif torch._C._current_graph_task_id() != -1:
             self.say("an optimizer that steps inside of backward() is not compared")
-        elif torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            self.say("a step that a CUDA graph records is not compared")
         else:
             return True
         return False
 
     def check(self, optimizer, one):
-        if one.ring is None:
+        """A reason may pass. It is looked for again after twice as many steps: that takes long."""
+        number = one.steps // self.every
+        if number < one.next_check:
+            return
+        if one.ring is None or any(made() is None for made in self.modules):
             ddp = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
             self.modules = list(map(weakref.ref, objects_of(ddp)))
         modules = [module for module in (made() for made in self.modules) if module is not None]
@@ -351,7 +358,8 @@ class Check:
         elif len(replica.ranks) == 1:
             self.say("the group of DistributedDataParallel has one rank: nothing is compared")
         else:
-            one.check(replica, one.steps // self.every)
+            return one.check(replica, number)
+        one.next_check = 2 * number
 
 
 def begin(hook, every):
