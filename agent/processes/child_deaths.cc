@@ -83,13 +83,20 @@ void record_child_deaths() {
   ::sigaction(SIGCHLD, &recording, nullptr);
 }
 
+// The handler would write at a place that is just being read.
 std::vector<pid_t> take_child_deaths() {
   Record& deaths = record();
   std::vector<pid_t> told;
+  sigset_t child;
+  sigset_t before;
+  ::sigemptyset(&child);
+  ::sigaddset(&child, SIGCHLD);
+  ::pthread_sigmask(SIG_BLOCK, &child, &before);
   const std::size_t count = std::min(deaths.count.exchange(0), kMostTold);
   for (std::size_t i = 0; i < count; ++i) {
     if (const pid_t pid = deaths.pids[i].exchange(0); pid != 0) told.push_back(pid);
   }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return told;
 }
 

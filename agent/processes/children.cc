@@ -253,7 +253,8 @@ Result<Children::NewProcess> Children::make_process(const SpawnSpec& spec, int c
 // move a live process takes some 20 ms, because the kernel waits for an RCU grace period. So a
 // worker enters by itself only if the call is not there.
 pid_t Children::fork_into(int cgroup_fd) {
-  if (cgroup_fd >= 0 && has_call(NewCall::kClone3)) {
+  const bool enters = cgroup_fd >= 0 && !has_call(NewCall::kClone3);
+  if (cgroup_fd >= 0 && !enters) {
     clone_args args{};
     args.flags = CLONE_INTO_CGROUP;
     args.exit_signal = SIGCHLD;
@@ -264,7 +265,7 @@ pid_t Children::fork_into(int cgroup_fd) {
     // find what it leaves.
   }
   const pid_t pid = ::fork();
-  if (pid == 0 && cgroup_fd >= 0) enter_cgroup(cgroup_fd);
+  if (pid == 0 && enters) enter_cgroup(cgroup_fd);
   return pid;
 }
 
