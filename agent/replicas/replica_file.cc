@@ -1,13 +1,12 @@
 #include "agent/replicas/replica_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 
-#include "base/file_handle.h"
+#include "base/regular_file.h"
 
 namespace ddprun::agent {
 namespace {
@@ -70,14 +69,10 @@ std::vector<std::string> split_names(const std::string& text, std::size_t count)
   return names;
 }
 
-FileHandle open_file(const std::string& path) {
-  return FileHandle(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-}
-
 }  // namespace
 
 std::optional<ReplicaChecks> read_replica_checks(const std::string& path) {
-  const FileHandle file = open_file(path);
+  const FileHandle file = open_regular_file(path);
   const auto head = file.get() < 0 ? std::nullopt : read_head(file.get());
   if (!head) return std::nullopt;
   ReplicaChecks checks{.set = head->set, .members = static_cast<int>(head->members)};
@@ -91,7 +86,7 @@ std::optional<ReplicaChecks> read_replica_checks(const std::string& path) {
 }
 
 std::optional<ReplicaHashes> read_replica_hashes(const std::string& path, std::int64_t step) {
-  const FileHandle file = open_file(path);
+  const FileHandle file = open_regular_file(path);
   const auto head = file.get() < 0 ? std::nullopt : read_head(file.get());
   if (!head || step <= 0) return std::nullopt;
   const std::vector<ReplicaCheck> slots = read_slots(file.get(), *head);

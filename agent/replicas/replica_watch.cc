@@ -5,13 +5,19 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <system_error>
 #include <utility>
+
+#include "base/regular_file.h"
 
 namespace ddprun::agent {
 namespace {
 
 constexpr const char* kReason = "why";
+// A worker writes few reasons. It may write what it likes.
+constexpr std::size_t kMostReasonBytes = std::size_t{64} * 1024;
+constexpr std::size_t kMostReasons = 16;
 
 }  // namespace
 
@@ -48,7 +54,7 @@ void ReplicaWatch::look() {
   for (int rank = 0; rank < attempt_->workers; ++rank) {
     for (int one = 0; one < kMostOptimizers; ++one) {
       const auto found = read_replica_checks(path_of(rank, std::to_string(one)));
-      if (!found) break;
+      if (!found) continue;  // an optimizer that is not compared has none
       std::int64_t& told = told_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(one)];
       for (const ReplicaCheck& check : found->checks)
         if (check.step > told)
@@ -63,8 +69,8 @@ void ReplicaWatch::look() {
 
 void ReplicaWatch::look_for_reasons() {
   for (int rank = 0; rank < attempt_->workers; ++rank) {
-    std::ifstream file(path_of(rank, kReason));
-    for (std::string why; std::getline(file, why);)
+    std::istringstream lines(read_file_start(path_of(rank, kReason), kMostReasonBytes));
+    for (std::string why; reasons_.size() < kMostReasons && std::getline(lines, why);)
       if (reasons_.insert(why).second) handlers_.not_compared(attempt_->first_rank + rank, why);
   }
 }
