@@ -137,7 +137,7 @@ std::optional<Announcement> ReplicaComparison::reported(SessionId from, const Re
   if (report.question != question_.number) return std::nullopt;
   for (const ReplicaTensors& tensors : report.tensors)
     for (const int rank : tensors.ranks)
-      if (node_of(rank) == &node->second)
+      if (node_of(rank) == &node->second && asked_.sums.contains(rank))
         answers_.try_emplace(rank, Answer{tensors.tensors, tensors.cells, tensors.names});
   return answers_.size() < asked_.sums.size() ? std::nullopt : narrow(now);
 }
@@ -161,9 +161,16 @@ bool ReplicaComparison::begin(SessionId from, const Membership& membership, std:
     const NodeSpec& spec = member->entrant.spec;
     if (spec.compares_replicas)
       nodes_[member->session()] = {world_size_, spec.local_world_size, spec.hostname};
+    if (!spec.compares_replicas) node_without_ = spec.hostname;
     world_size_ += spec.local_world_size;
   }
   return true;
+}
+
+std::optional<std::string> ReplicaComparison::take_node_without() {
+  if (is_node_without_told_ || !node_without_) return std::nullopt;
+  is_node_without_told_ = true;
+  return node_without_;
 }
 
 const ReplicaComparison::Node* ReplicaComparison::node_of(int rank) const {
@@ -178,9 +185,8 @@ void ReplicaComparison::add(const Node& node, const ReplicaSum& sum) {
   if (sum.members < 2 || sum.members > world_size_) return;
   const auto most = kMostSetsOfRank * static_cast<std::size_t>(world_size_);
   if (sets_.size() >= most && !sets_.contains(sum.set)) return;
-  Set& set = sets_[sum.set];
-  if (set.is_told) return;
-  set.members = sum.members;
+  Set& set = sets_.try_emplace(sum.set, Set{.members = sum.members}).first->second;
+  if (set.is_told || set.members != sum.members) return;
   Check& check = set.checks[sum.step];
   for (const int rank : sum.ranks)
     if (rank >= node.first_rank && rank < node.first_rank + node.ranks)
@@ -244,11 +250,27 @@ std::optional<Announcement> ReplicaComparison::narrow(Time now) {
   const std::vector<std::size_t> cells = cells_that_differ(answers);
   constexpr auto kNamed = static_cast<std::int64_t>(kMostReplicaNames);
   if (cells.empty()) return conclude(verdict_of_sums());
+  fill_in(answers, cells.front());
   if (question_.count != 0 && question_.count <= kNamed)
     return conclude(judge_replicas(answers, question_.step));
   const std::int64_t width = cell_width(count);
   const std::int64_t first = question_.first + static_cast<std::int64_t>(cells.front()) * width;
   return ask(first, width == 1 ? kNamed : width, now);
+}
+
+// A rank that has lost its hashes is not wrong for it. Ranks of equal sums have equal tensors, so
+// another one speaks for it. Without such a rank it is left out.
+void ReplicaComparison::fill_in(std::vector<RankTensors>& answers, std::size_t cell) const {
+  const auto lacks = [cell](const RankTensors& one) { return one.cells.size() <= cell; };
+  for (RankTensors& one : answers) {
+    const auto speaks = [&](const RankTensors& other) {
+      return !lacks(other) && asked_.sums.at(other.rank) == asked_.sums.at(one.rank);
+    };
+    if (!lacks(one)) continue;
+    const auto other = std::ranges::find_if(answers, speaks);
+    if (other != answers.end()) one.cells = other->cells;
+  }
+  std::erase_if(answers, lacks);
 }
 
 // The single tensors are not known: a node has not answered, or has lost them.

@@ -63,6 +63,8 @@ class ReplicaComparison {
   void follow(const Membership& membership);
   // Nothing is kept.
   void end();
+  // The host of a node of the round that does not compare, while another one does. Once.
+  std::optional<std::string> take_node_without();
   // Time passed. Call it at look_again_at().
   std::optional<Announcement> tick(Time now);
 
@@ -80,7 +82,7 @@ class ReplicaComparison {
     bool differs() const;
   };
   struct Set {
-    int members = 0;
+    int members = 0;                       // as told first
     std::map<std::int64_t, Check> checks;  // by step
     bool is_told = false;                  // of a difference: people know
   };
@@ -97,6 +99,7 @@ class ReplicaComparison {
   void forget_equal_checks(Set& set);
   Announcement ask(std::int64_t first, std::int64_t count, Time now);
   std::optional<Announcement> narrow(Time now);
+  void fill_in(std::vector<RankTensors>& answers, std::size_t cell) const;
   Announcement conclude(ReplicaVerdict verdict);
   ReplicaVerdict verdict_of_sums() const;
   std::vector<SessionId> sessions() const;
@@ -104,6 +107,8 @@ class ReplicaComparison {
   std::int64_t round_ = 0;
   int world_size_ = 0;
   std::map<SessionId, Node> nodes_;
+  std::optional<std::string> node_without_;
+  bool is_node_without_told_ = false;
   std::map<std::uint64_t, Set> sets_;  // by key
   std::int64_t number_ = 0;            // of the last question
 

@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "base/duration.h"
+#include "base/log.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/grpc/channel.h"
 #include "rendezvous/grpc/client_call.h"
@@ -139,8 +140,9 @@ class RemoteSession final : public Session {
   bool said_gone_ = false;
   std::vector<v4::FromNode> unsent_;  // said before we were connected
   std::string last_problem_;
-  HeldLease lease_;                // on the clock of stamp()
-  LeaseGrant grant_;               // the last
+  HeldLease lease_;   // on the clock of stamp()
+  LeaseGrant grant_;  // the last
+  bool is_uncompared_told_ = false;
   std::vector<HostMessage> held_;  // until the next: they must not start workers of an old round
   std::map<std::pair<std::string, std::uint16_t>, std::unique_ptr<v4::Rendezvous::Stub>> stubs_;
   std::size_t attempts_ = 0;
@@ -230,6 +232,9 @@ void RemoteSession::give_evidence(std::int64_t round, std::int64_t inquiry,
 }
 
 void RemoteSession::report_replicas(const ReplicaReport& report) {
+  if (state_ == State::kConnected && lease_.is_held() && !grant_.takes_replicas &&
+      !std::exchange(is_uncompared_told_, true))
+    log::warning("--check-replicas: the host of the rendezvous is older and compares nothing");
   if (state_ == State::kConnected && grant_.takes_replicas && call_->has_room()) say(report);
 }
 

@@ -62,6 +62,11 @@ class Host::LocalSession final : public HostedSession {
   void report_replicas(const ReplicaReport& report) override {
     if (host_.may_inquire())
       host_.announce(host_.replicas_.reported(id_, report, host_.membership_, now()));
+    if (const auto node = host_.replicas_.take_node_without())
+      log::warning(
+          fmt::format("--check-replicas: {} does not take part, so ranks are not compared "
+                      "with its own",
+                      *node));
   }
   std::optional<WaitStatus> wait_status() const override {
     return host_.membership_.wait_status(now());

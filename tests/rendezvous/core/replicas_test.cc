@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 
 namespace ddprun::rendezvous {
@@ -75,7 +76,7 @@ struct ReplicasTest : testing::Test {
   ReplicaReport answer(int node, const ReplicaQuestion& question) const {
     ReplicaReport report{.round = question.round, .question = question.number};
     for (const int rank : {2 * node - 2, 2 * node - 1}) {
-      const Hashes& hashes = ranks[static_cast<std::size_t>(rank)];
+      const Hashes hashes = lost.contains(rank) ? Hashes{} : ranks[static_cast<std::size_t>(rank)];
       ReplicaTensors tensors{.ranks = {rank},
                              .tensors = static_cast<std::int64_t>(hashes.size()),
                              .cells = replica_cells(hashes, question.first, question.count)};
@@ -94,6 +95,7 @@ struct ReplicasTest : testing::Test {
   ReplicaComparison comparison;
   ReplicaVerdict last{};
   SessionId silent = 0;
+  std::set<int> lost;  // ranks whose hashes are gone when they are asked
   int questions = 0;
 };
 
@@ -182,11 +184,35 @@ TEST_F(ReplicasTest, ANodeThatDoesNotAnswerCostsTheName) {
             "to 2: rank 2 on node-b: a tensor since step 6; ranks 0-1, 3 agree\n");
 }
 
+TEST_F(ReplicasTest, ARankThatHasLostItsHashesIsNotBlamed) {
+  begin(4, 3);
+  lost = {6};
+  of(5)[1] = 1;
+  EXPECT_EQ(tell_all(6), "to 4: rank 5 on node-c: t1 since step 6; ranks 0-4, 6-7 agree\n");
+}
+
+// The two that answer have no majority: the sum of the one that does not tells who is right.
+TEST_F(ReplicasTest, ARankThatHasLostItsHashesStillCounts) {
+  begin(2, 3);
+  lost = {0, 1};
+  of(2)[2] = 1;
+  EXPECT_EQ(tell_all(6), "to 2: rank 2 on node-b: t2 since step 6; ranks 0-1, 3 agree\n");
+}
+
+TEST_F(ReplicasTest, AWrongRankThatHasLostItsHashesIsNamedByItsSum) {
+  begin(2, 3);
+  lost = {2};
+  of(2)[2] = 1;
+  EXPECT_EQ(tell_all(6), "to 2: rank 2 on node-b: a tensor since step 6; ranks 0-1, 3 agree\n");
+}
+
 TEST_F(ReplicasTest, NodesAreComparedOnlyIfAllTell) {
   begin(2, 3, false);
   of(2)[1] = 1;
   EXPECT_EQ(tell_all(6), "");
   EXPECT_EQ(questions, 0);
+  EXPECT_EQ(comparison.take_node_without(), "node-a");
+  EXPECT_EQ(comparison.take_node_without(), std::nullopt) << "it is said once";
 }
 
 TEST_F(ReplicasTest, NothingOutlivesItsRound) {
@@ -206,11 +232,33 @@ TEST_F(ReplicasTest, WhatALiarSaysIsBounded) {
   report.sums.push_back({kReplicaSet, members(), 1, 5, {0, 1, 2, 3, -1, 1 << 30}});
   report.sums.push_back({kReplicaSet, 1 << 30, 1, 6, {0}});
   report.sums.push_back({kReplicaSet, -1, 1, 6, {0}});
-  EXPECT_EQ(hear(2, report), "");
+  report.sums.push_back({kReplicaSet, 2, 1, 6, {3}});
+  EXPECT_EQ(hear(2, report), "") << "a set has as many members as were told first";
   EXPECT_EQ(tell(1, 1),
             "to 2: ranks 0-3 on node-a, node-b: a tensor since step 1; no majority tells who "
             "is right\n")
       << "its own ranks' sums are as it says, and its tensors are not";
+}
+
+// No set has a place beyond kMostSetsOfRank for each rank.
+TEST_F(ReplicasTest, SetsAreBounded) {
+  begin(2, 3);
+  ReplicaReport report{.round = kReplicaRound};
+  for (std::uint64_t set = 100; set < 100 + kMostSetsOfRank * 4; ++set)
+    report.sums.push_back({set, members(), 1, 5, {2}});
+  EXPECT_EQ(hear(2, report), "");
+  of(0)[1] = 1;
+  EXPECT_EQ(tell_all(1), "") << "there is no place for another set";
+}
+
+// The oldest open check is forgotten: its difference is not found, and that of the next one is.
+TEST_F(ReplicasTest, OpenChecksOfASetAreBounded) {
+  begin(2, 3);
+  for (std::int64_t step = 1; step <= static_cast<std::int64_t>(kMostOpenChecks) + 1; ++step)
+    EXPECT_EQ(tell(1, step), "");
+  of(2)[1] = 1;
+  EXPECT_EQ(tell(2, 1), "");
+  EXPECT_EQ(tell(2, 2), "to 2: rank 2 on node-b: t1 since step 2; ranks 0-1, 3 agree\n");
 }
 
 }  // namespace
