@@ -354,6 +354,7 @@ void Agent::perform(const Actions& actions) {
 
 void Agent::perform(const RequestRound& /*action*/) {
   standstills_.attempt_ends();
+  if (operators_) operators_->attempt_ends();
   replicas_.attempt_ends();
   // Nothing of the old attempt may reach the next one: an orphan may hold a GPU or a port.
   workers_.end_attempt(kSweepBetweenRounds, kGraceBetweenRounds);
@@ -474,6 +475,7 @@ void Agent::perform(const LeaveJob& action) {
 // The order matters: end() empties the workers' pipes, and the report quotes their stderr.
 void Agent::perform(const Finish& action) {
   standstills_.attempt_ends();
+  if (operators_) operators_->attempt_ends();
   replicas_.attempt_ends();
   workers_.end(kSweepLimit, kLeftBehindGrace);
   // This comes before the wait for the console: other nodes may wait for this one.

@@ -31,6 +31,9 @@ class NodeOperators {
   // Listens from now on.
   NodeOperators(asio::io_context& loop, Sources sources);
 
+  // The workers of the attempt are to end.
+  void attempt_ends() { stacks_.attempt_ends(); }
+
  private:
   void answer(const rendezvous::ControlQuestion& question, rendezvous::NodeSocket::Reply reply);
   void show_stacks(const rendezvous::ShowStacks& wanted, rendezvous::NodeSocket::Reply reply);

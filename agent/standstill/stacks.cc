@@ -48,13 +48,6 @@ Stacks::Stacks(asio::io_context& loop, const Children& children, Workers workers
       events_(kEventBytes, '\0'),
       alarm_(loop, [this] { finish(); }) {}
 
-bool Stacks::has_witness(int local_rank) const {
-  const WorkerPages* const pages = workers_.pages();
-  const pid_t pid = children_.pid_of(local_rank);
-  return pages != nullptr && pid != 0 &&
-         pages->page(local_rank).witness == static_cast<std::uint64_t>(pid);
-}
-
 void Stacks::take(Ranks node, std::vector<int> wanted, Done done) {
   if (waiting_.empty()) {
     first_rank_ = node.first_rank;
@@ -68,7 +61,7 @@ void Stacks::take(Ranks node, std::vector<int> wanted, Done done) {
   }
   for (const int rank : wanted) {
     Question& question = questions_.at(static_cast<std::size_t>(rank - first_rank_));
-    if (question.number == 0 && has_witness(rank - first_rank_))
+    if (question.number == 0 && has_witness(workers_.pages(), children_, rank - first_rank_))
       question.number = workers_.pages()->ask_witness(rank - first_rank_);
   }
   waiting_.push_back({std::move(wanted), std::move(done)});
@@ -79,19 +72,21 @@ void Stacks::take(Ranks node, std::vector<int> wanted, Done done) {
 void Stacks::watch_folder() {
   const int fd = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
   if (fd < 0) return;
-  folder_ = std::make_unique<asio::posix::stream_descriptor>(loop_, fd);
+  folder_ = std::make_shared<asio::posix::stream_descriptor>(loop_, fd);
   ::inotify_add_watch(fd, workers_.folder().c_str(), IN_MOVED_TO);
   await_answer();
 }
 
+// finish() may come between a read and its handler, and so may the next callers.
 void Stacks::await_answer() {
-  folder_->async_read_some(asio::buffer(events_),
-                           [this](const boost::system::error_code& failed, std::size_t) {
-                             if (failed) return;
-                             read_answers();
-                             if (has_all()) return finish();
-                             await_answer();
-                           });
+  folder_->async_read_some(
+      asio::buffer(events_),
+      [this, own = std::weak_ptr(folder_)](const boost::system::error_code& failed, std::size_t) {
+        if (failed || own.expired()) return;
+        read_answers();
+        if (has_all()) return finish();
+        await_answer();
+      });
 }
 
 void Stacks::read_answers() {

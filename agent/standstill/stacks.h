@@ -49,6 +49,9 @@ class Stacks {
   // A caller that comes while others wait is answered with them.
   void take(Ranks node, std::vector<int> wanted, Done done);
 
+  // The workers of the attempt are to end: all who wait get what is there.
+  void attempt_ends() { finish(); }
+
  private:
   struct Question {
     std::uint64_t number = 0;  // 0: its witness is not asked, or there is none
@@ -60,7 +63,6 @@ class Stacks {
     Done done;
   };
 
-  bool has_witness(int local_rank) const;
   void watch_folder();
   void await_answer();
   void read_answers();
@@ -74,7 +76,7 @@ class Stacks {
   std::vector<Question> questions_;  // by local rank
   int first_rank_ = 0;
   std::vector<Waiting> waiting_;                            // empty: none are taken now
-  std::unique_ptr<asio::posix::stream_descriptor> folder_;  // inotify(7); null: it cannot be had
+  std::shared_ptr<asio::posix::stream_descriptor> folder_;  // inotify(7); null: it cannot be had
   std::string events_;
   Alarm alarm_;
 };

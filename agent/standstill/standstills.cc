@@ -52,16 +52,15 @@ void Standstills::attempt_ends() {
 
 // ---- the watch ----
 
-bool Standstills::has_witness(int local_rank) const {
-  const pid_t pid = children_.pid_of(local_rank);
-  return pid != 0 && workers_.pages()->page(local_rank).witness == static_cast<std::uint64_t>(pid);
+bool Standstills::may_ask(int local_rank) const {
+  return has_witness(workers_.pages(), children_, local_rank);
 }
 
 WorkerSight Standstills::sight_of(int local_rank) const {
   const WorkerPage& page = workers_.pages()->page(local_rank);
   const pid_t pid = children_.pid_of(local_rank);
   WorkerSight sight{.lives = pid != 0,
-                    .has_witness = has_witness(local_rank),
+                    .has_witness = may_ask(local_rank),
                     .steps = page.steps,
                     .last_step = time_of_page(page.last_step)};
   if (sight.has_witness && sight.steps == 0) sight.cpu = cpu_of(pid);
@@ -156,7 +155,7 @@ void Standstills::go_on() {
 
 void Standstills::ask_witnesses() {
   for (int rank = 0; rank < std::ssize(looks_); ++rank) {
-    if (!has_witness(rank)) continue;
+    if (!may_ask(rank)) continue;
     looks_[static_cast<std::size_t>(rank)].question = workers_.pages()->ask_witness(rank);
   }
 }
@@ -166,7 +165,7 @@ void Standstills::look_at_workers(RankLook WorkerLooks::*look) {
     RankLook& seen = looks_[static_cast<std::size_t>(rank)].*look;
     const pid_t pid = children_.pid_of(rank);
     seen.has_ended_well = workers_.has_ended_well(rank);
-    seen.has_witness = has_witness(rank);
+    seen.has_witness = may_ask(rank);
     seen.steps = workers_.pages()->page(rank).steps;
     if (pid != 0) seen.process = look_at_process(pid);
   }

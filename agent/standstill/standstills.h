@@ -92,7 +92,7 @@ class Standstills {
   bool lacks_answers() const;
   void give_evidence();
   WorkerSight sight_of(int local_rank) const;
-  bool has_witness(int local_rank) const;
+  bool may_ask(int local_rank) const;
 
   Children& children_;
   const Workers workers_;

@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+
+#include "base/regular_file.h"
 
 namespace ddprun::agent {
 namespace {
@@ -12,15 +13,13 @@ namespace {
 // So many later questions may have been asked meanwhile. A worker can write the number in its page.
 constexpr std::uint64_t kMostLater = 8;
 
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMostAnswerBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
-}
-
 }  // namespace
+
+bool has_witness(const WorkerPages* pages, const Children& children, int local_rank) {
+  const pid_t pid = children.pid_of(local_rank);
+  return pages != nullptr && pid != 0 &&
+         pages->page(local_rank).witness == static_cast<std::uint64_t>(pid);
+}
 
 std::string witness_answer_path(const std::string& folder, const WorkerPages& pages, int local_rank,
                                 std::uint64_t number) {
@@ -36,7 +35,8 @@ std::string witness_answer_path(const std::string& folder, const WorkerPages& pa
 std::optional<WitnessAnswer> read_witness_answer(const std::string& folder,
                                                  const WorkerPages& pages, int local_rank,
                                                  std::uint64_t number) {
-  return parse_witness_answer(read_text(witness_answer_path(folder, pages, local_rank, number)));
+  return parse_witness_answer(
+      read_file_start(witness_answer_path(folder, pages, local_rank, number), kMostAnswerBytes));
 }
 
 }  // namespace ddprun::agent

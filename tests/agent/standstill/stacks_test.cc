@@ -43,5 +43,31 @@ TEST_F(FolderTest, ALaterAnswerWillDo) {
   EXPECT_EQ(read(3), "");
 }
 
+// A restart may give the node another seat while a caller waits.
+TEST_F(FolderTest, WhoWaitsIsAnsweredWhenTheAttemptEnds) {
+  auto pages = WorkerPages::make((folder / "pages").string(), 3);
+  ASSERT_TRUE(pages.has_value());
+  asio::io_context loop;
+  Children children({});
+  Stacks stacks(loop, children,
+                {.pages = [&] { return &*pages; }, .folder = [&] { return folder.string(); }});
+  std::vector<std::vector<int>> answers;
+  const auto done = [&](const std::vector<rendezvous::RankStack>& stacks_now) {
+    std::vector<int> ranks;
+    for (const rendezvous::RankStack& one : stacks_now) ranks.push_back(one.rank);
+    answers.push_back(std::move(ranks));
+  };
+  stacks.take({.workers = 2, .first_rank = 0}, {}, done);
+  EXPECT_TRUE(answers.empty()) << "not within the call";
+  stacks.attempt_ends();
+  stacks.take({.workers = 3, .first_rank = 6}, {8}, done);
+  stacks.take({.workers = 3, .first_rank = 6}, {}, done);
+  stacks.attempt_ends();
+  EXPECT_EQ(answers, (std::vector<std::vector<int>>{{0, 1}, {8}, {6, 7, 8}}));
+  stacks.attempt_ends();
+  loop.run();
+  EXPECT_EQ(answers.size(), 3U);
+}
+
 }  // namespace
 }  // namespace ddprun::agent
