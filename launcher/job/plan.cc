@@ -100,8 +100,8 @@ void set_threads(const Options& options, Plan& plan) {
 // Workers get everything that we have, but no secret.
 bool is_withheld(const std::string& entry) {
   // Those of a job in which we are ourselves a worker (agent/standby).
-  for (const char* outer :
-       {"DDPRUN_PAGE=", "DDPRUN_HOOK=", "DDPRUN_PYTHONPATH=", "DDPRUN_STARTED_IN="}) {
+  for (const char* outer : {"DDPRUN_PAGE=", "DDPRUN_HOOK=", "DDPRUN_PYTHONPATH=",
+                            "DDPRUN_STARTED_IN=", "DDPRUN_CHECK_REPLICAS="}) {
     if (entry.starts_with(outer)) return true;
   }
   // etcd's password.

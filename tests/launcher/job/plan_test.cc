@@ -202,11 +202,12 @@ TEST(Plan, HidesTheTokenFromWorkers) {
 }
 
 TEST(Plan, HidesAnOuterJobsPageFromWorkers) {
-  const Words env =
-      plan_of({"E"}, {"DDPRUN_PAGE=0", "DDPRUN_HOOK=1:", "DDPRUN_PYTHONPATH=x", "A=1"})
-          .agent.base_env;
+  const Words env = plan_of({"E"}, {"DDPRUN_PAGE=0", "DDPRUN_HOOK=1:", "DDPRUN_PYTHONPATH=x",
+                                    "DDPRUN_CHECK_REPLICAS=9", "A=1"})
+                        .agent.base_env;
   EXPECT_TRUE(holds(env, "A=1"));
-  for (const char* outer : {"DDPRUN_PAGE=0", "DDPRUN_HOOK=1:", "DDPRUN_PYTHONPATH=x"})
+  for (const char* outer :
+       {"DDPRUN_PAGE=0", "DDPRUN_HOOK=1:", "DDPRUN_PYTHONPATH=x", "DDPRUN_CHECK_REPLICAS=9"})
     EXPECT_FALSE(holds(env, outer)) << outer;
 }
 
