@@ -83,6 +83,11 @@ TEST_F(PeerPaths, AreRedirectedByABridgeWithAcs) {
   EXPECT_EQ(gather_peer_paths(folder).redirecting, std::vector<std::string>{"0000:01:00.0"});
 }
 
+TEST_F(PeerPaths, AreStraightThroughABridgeWithoutExtendedCapabilities) {
+  make_machine("", configuration(0x1d).substr(0, 256));
+  EXPECT_FALSE(gather_peer_paths(folder).is_acs_hidden);
+}
+
 TEST_F(PeerPaths, AreUnknownWhereTheConfigurationIsCutShort) {
   make_machine("", configuration(0x1d).substr(0, 64));  // as a user who is not root gets it
   const auto facts = gather_peer_paths(folder);
@@ -182,7 +187,7 @@ TEST(PeerAccess, IsNotBentWhereNoPairHasIt) {
 }
 
 TEST(PeerAccess, MayBeOffWhereItIsBent) {
-  for (const auto& variable : std::map<std::string, std::string>{
+  for (const auto& variable : std::vector<std::pair<std::string, std::string>>{
            {"NCCL_P2P_DISABLE", "1"}, {"NCCL_P2P_LEVEL", "loc"}, {"NCCL_P2P_LEVEL", "0"}}) {
     EXPECT_EQ(judged({.gpus_asked = 2, .iommu = "dmar0"}, {variable}),
               "ok   peer access: switched off, as IOMMU or ACS here want it\n"
