@@ -29,12 +29,21 @@ struct JobsHere {
   std::string silent;                // the pids of those that gave no answer
 };
 
+// `fd`: of connect_to_node().
+ControlAnswer asked(int fd, const rendezvous::ControlQuestion& question,
+                    std::chrono::milliseconds limit) {
+  if (fd == rendezvous::kBusyNode)
+    return {ControlOutcome::kUnreachable, "its ddprun does not answer"};
+  if (fd < 0) return {ControlOutcome::kUnreachable, "the job has ended"};
+  return rendezvous::ask_node(fd, question, limit);
+}
+
 JobsHere jobs_here() {
   JobsHere here;
   for (const rendezvous::NodeSocketName& one : rendezvous::node_sockets_of_host()) {
     const int fd = rendezvous::connect_to_node(one.name);
-    if (fd < 0) continue;
-    ControlAnswer answer = rendezvous::ask_node(fd, {.verb = rendezvous::ShowJobs{}}, kJobLimit);
+    if (fd < 0 && fd != rendezvous::kBusyNode) continue;
+    ControlAnswer answer = asked(fd, {.verb = rendezvous::ShowJobs{}}, kJobLimit);
     if (answer.outcome != ControlOutcome::kDone || answer.jobs.size() != 1) {
       here.silent += fmt::format("{}{}", here.silent.empty() ? "" : ", ", one.pid);
       continue;
@@ -79,8 +88,7 @@ ControlAnswer one_job(const CtlOptions& options, const JobsHere& here) {
   }
   if (options.command != CtlCommand::kStacks) return {.jobs = {here.jobs[*found]}};
   const int fd = rendezvous::connect_to_node(here.sockets[*found]);
-  if (fd < 0) return {ControlOutcome::kUnreachable, "the job has ended"};
-  return rendezvous::ask_node(fd, options.question, kStacksLimit);
+  return asked(fd, options.question, kStacksLimit);
 }
 
 }  // namespace

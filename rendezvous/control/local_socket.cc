@@ -70,13 +70,16 @@ std::string text_of(const char* path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// -1: nobody listens there.
+// Holds none if nobody listens there, or takes nobody now: errno is then EAGAIN.
 FileHandle connected(const std::string& name) {
   FileHandle socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const Address address = address_of(name);
-  if (socket.get() < 0 ||
-      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.data), address.size) != 0)
-    return FileHandle();
+  if (socket.get() < 0 || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.data),
+                                    address.size) != 0) {
+    const int why = errno;
+    socket.close();
+    errno = why;
+  }
   return socket;
 }
 
@@ -188,7 +191,8 @@ int connect_locally(const std::vector<std::string>& addresses, std::uint16_t por
 
 int connect_to_node(const std::string& name) {
   FileHandle socket = connected(name);
-  const auto server = socket.get() < 0 ? std::nullopt : peer_of(socket.get());
+  if (socket.get() < 0) return errno == EAGAIN ? kBusyNode : -1;
+  const auto server = peer_of(socket.get());
   return server && may_order(::geteuid(), *server) ? socket.release() : -1;
 }
 

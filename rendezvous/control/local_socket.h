@@ -53,7 +53,9 @@ Result<int> listen_locally(const std::string& name);
 // is none. The descriptor belongs to the caller.
 int connect_locally(const std::vector<std::string>& addresses, std::uint16_t port);
 // Connects to a node's own socket. It must be of a process of this user; root may ask all. -1: it
-// is gone, or another user's. The descriptor belongs to the caller.
+// is gone, or another user's. kBusyNode: it is there and takes nobody now. The descriptor belongs
+// to the caller.
+inline constexpr int kBusyNode = -2;
 int connect_to_node(const std::string& name);
 
 }  // namespace ddprun::rendezvous

@@ -41,7 +41,7 @@ class NodeSocket::Caller : public std::enable_shared_from_this<Caller> {
   Caller& operator=(const Caller&) = delete;
   ~Caller() { --*count_; }
 
-  void serve(const Handler& handler, const std::weak_ptr<int>& alive) {
+  void serve(const Handler& handler, const std::weak_ptr<const bool>& alive) {
     limit_time();
     boost::asio::async_read(
         socket_, boost::asio::dynamic_buffer(question_, kMostQuestionBytes),
@@ -82,8 +82,12 @@ class NodeSocket::Caller : public std::enable_shared_from_this<Caller> {
   std::string answer_;
 };
 
-NodeSocket::NodeSocket(boost::asio::io_context& loop, pid_t pid, Handler handler)
-    : loop_(loop), handler_(std::move(handler)), acceptor_(loop), pause_(loop) {
+NodeSocket::NodeSocket(boost::asio::io_context& loop, pid_t pid, Handler handler, int most_callers)
+    : loop_(loop),
+      handler_(std::move(handler)),
+      most_callers_(most_callers),
+      acceptor_(loop),
+      pause_(loop) {
   const auto listening = listen_locally(new_node_socket_name(pid));
   if (!listening) {
     log::info(fmt::format("no socket for ddpctl on this host: {}", listening.error().message()));
@@ -100,12 +104,12 @@ NodeSocket::~NodeSocket() {
 }
 
 void NodeSocket::accept() {
-  acceptor_.async_accept([this, alive = std::weak_ptr<int>(callers_)](
-                             const error_code& failed, stream_protocol::socket socket) {
+  acceptor_.async_accept([this, alive = std::weak_ptr(alive_)](const error_code& failed,
+                                                               stream_protocol::socket socket) {
     if (alive.expired() || failed == boost::asio::error::operation_aborted) return;
     if (failed) return accept_later();
     const auto caller = peer_of(socket.native_handle());
-    if (caller && may_order(*caller, ::geteuid()) && *callers_ < kMostCallers)
+    if (caller && may_order(*caller, ::geteuid()) && *callers_ < most_callers_)
       std::make_shared<Caller>(loop_, std::move(socket), callers_)->serve(handler_, alive);
     accept();
   });
@@ -114,7 +118,7 @@ void NodeSocket::accept() {
 // No descriptor is free, mostly: at once it would fail again.
 void NodeSocket::accept_later() {
   pause_.expires_after(kNextAccept);
-  pause_.async_wait([this, alive = std::weak_ptr<int>(callers_)](const error_code& failed) {
+  pause_.async_wait([this, alive = std::weak_ptr(alive_)](const error_code& failed) {
     if (!alive.expired() && !failed) accept();
   });
 }

@@ -33,8 +33,9 @@ class NodeSocket {
   using Handler = std::function<void(const ControlQuestion& question, Reply reply)>;
 
   // Listens under the pid of this node's ddprun. Without a socket it serves nobody, and a line of
-  // the log says so. `loop` must outlive it.
-  NodeSocket(boost::asio::io_context& loop, pid_t pid, Handler handler);
+  // the log says so. `loop` must outlive it. At most `most_callers` are heard at once.
+  NodeSocket(boost::asio::io_context& loop, pid_t pid, Handler handler,
+             int most_callers = kMostCallers);
   NodeSocket(const NodeSocket&) = delete;
   NodeSocket& operator=(const NodeSocket&) = delete;
   NodeSocket(NodeSocket&&) = delete;
@@ -48,10 +49,12 @@ class NodeSocket {
 
   boost::asio::io_context& loop_;
   const Handler handler_;
+  const int most_callers_;
   boost::asio::local::stream_protocol::acceptor acceptor_;
   boost::asio::steady_timer pause_;
-  // Callers and waits hold it weakly: they may come back after our end. Its value: callers now.
-  std::shared_ptr<int> callers_ = std::make_shared<int>(0);
+  std::shared_ptr<int> callers_ = std::make_shared<int>(0);  // their number now; they share it
+  // Callers and waits hold it weakly: they may come back after our end.
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 // Asks over `fd`, a connection that connect_to_node() made and that belongs to this call. Blocks

@@ -2,15 +2,18 @@
 #include "rendezvous/control/node_socket.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "rendezvous/control/codec.h"
 #include "rendezvous/control/local_socket.h"
 
 namespace ddprun::rendezvous {
@@ -21,8 +24,8 @@ using std::chrono::seconds;
 // A socket under a pid that no process has, whose loop another thread runs.
 class NodeSocketTest : public testing::Test {
  protected:
-  void serve(NodeSocket::Handler handler) {
-    socket = std::make_unique<NodeSocket>(loop, pid, std::move(handler));
+  void serve(NodeSocket::Handler handler, int most_callers = NodeSocket::kMostCallers) {
+    socket = std::make_unique<NodeSocket>(loop, pid, std::move(handler), most_callers);
     thread = std::thread([this] { loop.run(); });
   }
   void TearDown() override {
@@ -69,20 +72,29 @@ TEST_F(NodeSocketTest, ABigAnswerArrivesWhole) {
   EXPECT_EQ(answer.stacks, many);
 }
 
+// Returns the answer of the socket to these bytes.
+std::string answer_to(int fd, const std::string& bytes) {
+  for (std::size_t sent = 0; sent < bytes.size();) {
+    const ssize_t now = ::send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (now < 0 && errno != EAGAIN) break;  // it has hung up
+    sent += static_cast<std::size_t>(std::max<ssize_t>(now, 0));
+  }
+  ::shutdown(fd, SHUT_WR);
+  std::string answer(4096, '\0');
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  ::poll(&one, 1, -1);
+  const ssize_t got = ::recv(fd, answer.data(), answer.size(), 0);
+  ::close(fd);
+  answer.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return answer;
+}
+
 TEST_F(NodeSocketTest, NonsenseIsRefusedAndTooMuchIsCutOff) {
   serve([](const ControlQuestion&, const NodeSocket::Reply& reply) { reply({.text = "t"}); });
-  for (const std::size_t size : {std::size_t{3}, std::size_t{1} << 20}) {
-    const int fd = connected();
-    const std::string bytes(size, '\xff');
-    for (std::size_t sent = 0; sent < size;) {
-      const ssize_t now = ::send(fd, bytes.data(), bytes.size() - sent, MSG_NOSIGNAL);
-      if (now < 0 && errno != EAGAIN) break;  // it has hung up
-      sent += static_cast<std::size_t>(std::max<ssize_t>(now, 0));
-    }
-    ::shutdown(fd, SHUT_WR);
-    const auto answer = ask_node(fd, {"j", ShowJobs{}}, seconds(20));
-    EXPECT_NE(answer.outcome, ControlOutcome::kDone) << size;
-  }
+  control::v2::Answer answer;
+  ASSERT_TRUE(answer.ParseFromString(answer_to(connected(), "\xff\xff\xff")));
+  EXPECT_EQ(decode(answer)->outcome, ControlOutcome::kRefused);
+  EXPECT_EQ(answer_to(connected(), std::string(std::size_t{1} << 20, '\xff')), "");
   EXPECT_EQ(ask_node(connected(), {"j", ShowJobs{}}, seconds(20)).outcome, ControlOutcome::kDone);
 }
 
@@ -95,10 +107,47 @@ TEST_F(NodeSocketTest, AnAnswerThatNeverComesIsNotWaitedForLong) {
   boost::asio::post(loop, [reply = kept.get_future().get()] { reply({.text = "t"}); });
 }
 
+// It is stopped, mostly.
+TEST(NodeSocketName, IsBusyWhereTheQueueIsFull) {
+  const std::string name = new_node_socket_name(1 << 30 | ::getpid());
+  const auto listening = listen_locally(name);
+  ASSERT_TRUE(listening);
+  std::vector<int> waiting;
+  int last = 0;
+  while ((last = connect_to_node(name)) >= 0) waiting.push_back(last);
+  EXPECT_EQ(last, kBusyNode);
+  for (const int fd : waiting) ::close(fd);
+  ::close(*listening);
+  EXPECT_EQ(connect_to_node(name), -1) << "it is gone";
+}
+
+// The handler may ask things that are gone then.
+TEST_F(NodeSocketTest, NobodyIsHeardAfterItsEnd) {
+  std::atomic<bool> is_heard = false;
+  serve([&](const ControlQuestion&, const NodeSocket::Reply& reply) {
+    is_heard = true;
+    reply({.text = "t"});
+  });
+  const int fd = connected();
+  // A caller that came later is answered: the first one has been accepted.
+  ASSERT_EQ(ask_node(connected(), {"j", ShowJobs{}}, seconds(20)).outcome, ControlOutcome::kDone);
+  is_heard = false;
+  std::promise<void> ended;
+  boost::asio::post(loop, [&] {
+    socket.reset();
+    ended.set_value();
+  });
+  ended.get_future().wait();
+  EXPECT_EQ(ask_node(fd, {"j", ShowJobs{}}, seconds(20)).outcome, ControlOutcome::kUnreachable);
+  EXPECT_FALSE(is_heard);
+}
+
 TEST_F(NodeSocketTest, TooManyCallersAreTurnedAway) {
-  serve([](const ControlQuestion&, const NodeSocket::Reply& reply) { reply({.text = "t"}); });
-  std::vector<int> open;
-  for (int i = 0; i < NodeSocket::kMostCallers; ++i) open.push_back(connected());
+  constexpr int kMost = 2;
+  serve([](const ControlQuestion&, const NodeSocket::Reply& reply) { reply({.text = "t"}); },
+        kMost);
+  std::vector<int> open(kMost);
+  for (int& fd : open) fd = connected();
   const auto refused = ask_node(connected(), {"j", ShowJobs{}}, seconds(20));
   EXPECT_EQ(refused.outcome, ControlOutcome::kUnreachable);
   for (const int fd : open)
