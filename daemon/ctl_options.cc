@@ -211,12 +211,19 @@ std::optional<CtlUsageError> set_verb(CtlOptions& options, const CtlFlags& given
   return std::nullopt;
 }
 
+// These flags are for a rendezvous.
+std::optional<CtlUsageError> refuse_for_stacks(const CtlFlags& given) {
+  std::string flags;
+  if (given.tls.is_set()) flags = "--tls-ca, --tls-cert and --tls-key are";
+  if (!given.token_file.empty()) flags = "--token-file is";
+  if (given.endpoint) flags = "--endpoint is";
+  if (flags.empty()) return std::nullopt;
+  return usage(flags + " not for stacks: each node shows its own ranks");
+}
+
 std::optional<CtlUsageError> set_endpoint(CtlOptions& options, const CtlFlags& given,
                                           const EnvLookup& env) {
-  if (options.command == CtlCommand::kStacks) {
-    if (given.endpoint) return usage("--endpoint is not for stacks: each node shows its own ranks");
-    return std::nullopt;
-  }
+  if (options.command == CtlCommand::kStacks) return refuse_for_stacks(given);
   const std::string text = given.endpoint.value_or(env(kEndpointVariable).value_or(""));
   // These flags are for a rendezvous: an endpoint was forgotten.
   const bool means_rendezvous = given.endpoint || !given.token_file.empty() || given.tls.is_set();

@@ -75,6 +75,11 @@ TEST(CtlOptionsTest, StacksAreThisHosts) {
             "stacks j x: expected a global rank, 0 or more; see ddpctl --help");
   EXPECT_EQ(wrong({"stacks", "j", "--endpoint=h"}),
             "--endpoint is not for stacks: each node shows its own ranks; see ddpctl --help");
+  EXPECT_EQ(wrong({"stacks", "j", "--token-file=t"}),
+            "--token-file is not for stacks: each node shows its own ranks; see ddpctl --help");
+  EXPECT_EQ(wrong({"stacks", "--tls-ca=c", "--tls-cert=d", "--tls-key=e"}),
+            "--tls-ca, --tls-cert and --tls-key are not for stacks: each node shows its own ranks; "
+            "see ddpctl --help");
 }
 
 TEST(CtlOptionsTest, WhatIsWrongIsNamed) {

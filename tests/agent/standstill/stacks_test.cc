@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 
 #include "agent/standstill/witness_folder.h"
 #include "tests/support/temporary_folder.h"
@@ -53,9 +55,8 @@ TEST_F(FolderTest, WhoWaitsIsAnsweredWhenTheAttemptEnds) {
                 {.pages = [&] { return &*pages; }, .folder = [&] { return folder.string(); }});
   std::vector<std::vector<int>> answers;
   const auto done = [&](const std::vector<rendezvous::RankStack>& stacks_now) {
-    std::vector<int> ranks;
-    for (const rendezvous::RankStack& one : stacks_now) ranks.push_back(one.rank);
-    answers.push_back(std::move(ranks));
+    std::vector<int>& ranks = answers.emplace_back();
+    std::ranges::transform(stacks_now, std::back_inserter(ranks), &rendezvous::RankStack::rank);
   };
   stacks.take({.workers = 2, .first_rank = 0}, {}, done);
   EXPECT_TRUE(answers.empty()) << "not within the call";
