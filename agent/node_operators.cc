@@ -101,7 +101,7 @@ void NodeOperators::show_stacks(const rendezvous::ShowStacks& wanted,
   }
   std::vector<int> ranks = wanted.ranks;
   std::ranges::sort(ranks);
-  ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   stacks_.take({workers, first}, std::move(ranks),
                [this, reply = std::move(reply)](std::vector<rendezvous::RankStack> stacks) {
                  reply({.jobs = {job()}, .stacks = std::move(stacks)});

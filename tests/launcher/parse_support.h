@@ -27,7 +27,7 @@ inline EnvLookup environment(Variables variables) {
 }
 
 inline ParseResult parse_line(const std::vector<std::string>& args, const Variables& variables = {},
-                              FakeHost host = {}) {
+                              const FakeHost& host = {}) {
   const auto accelerators = [host] {
     Accelerators all = host.accelerators;
     if (host.gpus > 0)
@@ -42,7 +42,7 @@ inline ParseResult parse_line(const std::vector<std::string>& args, const Variab
 // The Options of a line that must be good. A bad one throws, which fails the test with the
 // variant's name.
 inline Options good(const std::vector<std::string>& args, const Variables& variables = {},
-                    FakeHost host = {}) {
+                    const FakeHost& host = {}) {
   const ParseResult parsed = parse_line(args, variables, host);
   if (const auto* error = std::get_if<UsageError>(&parsed))
     throw std::runtime_error(error->message);
@@ -51,7 +51,7 @@ inline Options good(const std::vector<std::string>& args, const Variables& varia
 
 // `2 ddprun: …` for a line that must be bad.
 inline std::string bad(const std::vector<std::string>& args, const Variables& variables = {},
-                       FakeHost host = {}) {
+                       const FakeHost& host = {}) {
   const ParseResult parsed = parse_line(args, variables, host);
   const auto* error = std::get_if<UsageError>(&parsed);
   return error == nullptr ? "accepted"

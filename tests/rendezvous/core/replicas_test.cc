@@ -32,7 +32,7 @@ struct ReplicasTest : testing::Test {
     ASSERT_EQ(membership->phase(), Membership::Phase::kRunning);
     Hashes hashes(tensors);
     for (std::size_t at = 0; at < tensors; ++at) hashes[at] = 1000 + at * at;
-    ranks.assign(static_cast<std::size_t>(2 * nodes), hashes);
+    ranks.assign(2 * static_cast<std::size_t>(nodes), hashes);
   }
   std::uint64_t sum_of(int rank) const {
     const Hashes& hashes = ranks[static_cast<std::size_t>(rank)];
