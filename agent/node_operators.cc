@@ -9,7 +9,6 @@
 namespace ddprun::agent {
 namespace {
 
-using rendezvous::ControlAnswer;
 using rendezvous::ControlOutcome;
 using rendezvous::JobPhase;
 using rendezvous::JobSnapshot;
