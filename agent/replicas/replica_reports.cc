@@ -82,6 +82,7 @@ std::vector<ReplicaReport> replica_answers(const rendezvous::ReplicaQuestion& qu
     }
   }
   std::vector<ReplicaReport> reports;
+  reports.reserve(together.size());
   for (ReplicaTensors& tensors : together)
     reports.push_back(
         {.round = question.round, .question = question.number, .tensors = {std::move(tensors)}});

@@ -314,7 +314,7 @@ std::string Reporter::next_folder(const std::string& what, std::pair<int, int>& 
 }
 
 std::string Reporter::replicas_differ(const rendezvous::ReplicaVerdict& verdict) {
-  const std::string folder = next_folder("replicas", differences_);
+  std::string folder = next_folder("replicas", differences_);
   const std::string sentence = shown_text(verdict.sentence);
   incident_log_.replicas_differ("replicas differ: " + sentence, std::chrono::system_clock::now());
   append("incidents.jsonl", replica_incident_json(verdict, attempt_of(sources_.lifecycle.round())));

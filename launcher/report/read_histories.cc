@@ -71,6 +71,25 @@ bool is_alone(const NodeHistory& node) {
   return std::ranges::all_of(node.rounds, [](const RoundFact& round) { return round.nodes <= 1; });
 }
 
+// The nodes of the folder that the user gave: one, or those of the newest job below it.
+Result<std::vector<NodeHistory>> histories_at(const std::string& folder) {
+  std::error_code failed;
+  const fs::path path = fs::canonical(folder, failed);
+  if (failed)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("report {}: expected a log folder: {}", folder, failed.message()));
+  std::vector<NodeHistory> found;
+  if (auto one = read_history(path))
+    found.push_back(*std::move(one));
+  else
+    found = of_newest_job(read_below(path));
+  if (!found.empty()) return found;
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("report {}: expected a --log-dir, or a job's folder in it: there is "
+                           "no {} of a job that has begun a round",
+                           folder, kHistoryFile));
+}
+
 }  // namespace
 
 std::vector<NodeHistory> of_newest_job(std::vector<NodeHistory> all) {
@@ -88,22 +107,9 @@ std::vector<NodeHistory> of_newest_job(std::vector<NodeHistory> all) {
 Result<std::vector<NodeHistory>> read_histories(const std::vector<std::string>& folders) {
   std::vector<NodeHistory> nodes;
   for (const std::string& folder : folders) {
-    std::error_code failed;
-    const fs::path path = fs::canonical(folder, failed);
-    if (failed)
-      return Error(ErrorCode::kInvalidArgument,
-                   fmt::format("report {}: expected a log folder: {}", folder, failed.message()));
-    std::vector<NodeHistory> found;
-    if (auto one = read_history(path))
-      found.push_back(*std::move(one));
-    else
-      found = of_newest_job(read_below(path));
-    if (found.empty())
-      return Error(ErrorCode::kInvalidArgument,
-                   fmt::format("report {}: expected a --log-dir, or a job's folder in it: there is "
-                               "no {} of a job that has begun a round",
-                               folder, kHistoryFile));
-    for (NodeHistory& node : found) {
+    auto found = histories_at(folder);
+    if (!found) return found.error();
+    for (NodeHistory& node : *found) {
       if (!nodes.empty() && nodes.front().run_id != node.run_id)
         return Error(ErrorCode::kInvalidArgument,
                      fmt::format("report {}: expected the folders of one job: this is job {}, and "

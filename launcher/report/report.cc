@@ -22,14 +22,8 @@ Error usage(const std::string& word) {
                       word.empty() ? "" : " " + word)};
 }
 
-}  // namespace
-
-std::optional<Result<ReportCall>> report_call(const Options& options, const CommandFacts& files) {
-  if (options.script != kReport || options.mode != Mode::kScript) return std::nullopt;
-  const FileKind kind = files.inspect(options.script).kind;
-  if (kind != FileKind::kMissing && kind != FileKind::kDirectory) return std::nullopt;
+Result<ReportCall> parse_call(const std::vector<std::string>& words) {
   ReportCall call;
-  const std::vector<std::string>& words = options.script_args;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "--json") {
@@ -47,6 +41,15 @@ std::optional<Result<ReportCall>> report_call(const Options& options, const Comm
   }
   if (call.folders.empty()) return usage("");
   return call;
+}
+
+}  // namespace
+
+std::optional<Result<ReportCall>> report_call(const Options& options, const CommandFacts& files) {
+  if (options.script != kReport || options.mode != Mode::kScript) return std::nullopt;
+  const FileKind kind = files.inspect(options.script).kind;
+  if (kind != FileKind::kMissing && kind != FileKind::kDirectory) return std::nullopt;
+  return parse_call(options.script_args);
 }
 
 Result<std::string> run_report(const ReportCall& call) {

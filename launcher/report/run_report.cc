@@ -101,6 +101,7 @@ std::vector<ReportedRound> merged(const std::vector<NodeHistory>& nodes) {
     }
   }
   std::vector<ReportedRound> all;
+  all.reserve(rounds.size());
   for (auto& [number, round] : rounds) all.push_back(std::move(round));
   return all;
 }
@@ -268,6 +269,7 @@ std::vector<ReportedNode> tell_nodes(const RunReport& report, const std::vector<
     if (found != by_name.end()) ++found->second.blamed;
   }
   std::vector<ReportedNode> all;
+  all.reserve(by_name.size());
   for (auto& [name, node] : by_name) all.push_back(std::move(node));
   return all;
 }
