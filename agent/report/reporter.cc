@@ -10,6 +10,7 @@
 
 #include "agent/report/advice.h"
 #include "agent/report/report.h"
+#include "base/environment.h"
 #include "base/file_handle.h"
 #include "base/log.h"
 #include "base/net/address.h"
@@ -35,7 +36,10 @@ Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string h
       incidents_(loop, sources.progress,
                  [this](const Incident& incident) { tell_incident(incident); }),
       history_(loop, sources.progress,
-               [this](const std::string& line) { append("history.jsonl", line); }),
+               [this](const std::string& line) {
+                 if (keeps_history_) append("history.jsonl", line);
+               }),
+      keeps_history_(process_environment()(kHistoryVariable) == "1"),
       waiting_timer_(loop),
       wait_(loop, [this](const std::string& line) { say(line); }),
       left_alone_alarm_(loop, [this] { look_for_ranks_left_alone(); }) {}

@@ -115,6 +115,7 @@ class Reporter {
   Incidents incidents_;
   IncidentLog incident_log_;
   RoundHistory history_;
+  const bool keeps_history_;
   std::string log_folder_;
   std::vector<Incident> reported_incidents_;
   RepeatedDeaths deaths_;

@@ -1,7 +1,7 @@
-// The history of a job's rounds on this node, in history.jsonl in the job's log folder. Each event
-// is a line of JSON. `ddprun report` reads it (launcher/report/history.h), also while the job runs
-// and after it was killed. So a line is written when something happens, and the steps once a
-// minute. Times are seconds since 1970. Loop's thread; owned by Reporter.
+// The history of a job's rounds on this node: history.jsonl in the job's log folder, if wanted.
+// Each event is a line of JSON. `ddprun report` reads it (launcher/report/history.h), also while
+// the job runs and after it was killed. So a line is written when something happens, and the steps
+// once a minute. Times are seconds since 1970. Loop's thread; owned by Reporter.
 #pragma once
 
 #include <chrono>
@@ -17,6 +17,9 @@
 #include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
+
+// The environment's variable that wants it if it is 1. Without it the folder is torchrun's.
+inline constexpr const char* kHistoryVariable = "DDPRUN_HISTORY";
 
 class RoundHistory {
  public:

@@ -72,6 +72,8 @@ constexpr std::array kVariables = {
     Entry{"OMP_NUM_THREADS",
           "Handed to the workers. If it is not set, they get a worker's part of "
           "SLURM_CPUS_PER_TASK, else 1 if there are several."},
+    Entry{"DDPRUN_HISTORY",
+          "1: each node writes history.jsonl into the job's log folder, for `ddprun report`."},
     Entry{"DDPRUN_DEADLINE",
           "Set for each worker if Slurm says when it ends the job, in seconds after 1970."},
     Entry{"CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ZE_AFFINITY_MASK, "

@@ -86,7 +86,7 @@ Result<std::vector<NodeHistory>> histories_at(const std::string& folder) {
   if (!found.empty()) return found;
   return Error(ErrorCode::kInvalidArgument,
                fmt::format("report {}: expected a --log-dir, or a job's folder in it: there is "
-                           "no {} of a job that has begun a round",
+                           "no {} of a job that has begun a round with DDPRUN_HISTORY=1",
                            folder, kHistoryFile));
 }
 

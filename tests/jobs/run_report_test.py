@@ -6,7 +6,7 @@ import html.parser
 import json
 import os
 import subprocess
-import unittest
+import unittest.mock
 
 from support import DDPRUN, WAITING, LoggedTest, main
 
@@ -57,6 +57,10 @@ class Page(html.parser.HTMLParser):
 
 
 class Report(LoggedTest):
+    def setUp(self):
+        super().setUp()
+        self.enterContext(unittest.mock.patch.dict(os.environ, DDPRUN_HISTORY="1"))
+
     def report(self, *words, code=0):
         done = subprocess.run([DDPRUN, "report", *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, code, done.stderr)
