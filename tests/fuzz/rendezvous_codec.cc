@@ -61,7 +61,7 @@ bool is_short(const Failure& failure) {
   return failure.hostname.size() <= kMaxNameBytes && failure.message.size() <= kMaxTextBytes;
 }
 
-bool is_bounded(const ReplicaReport& report) {
+bool is_bounded_report(const ReplicaReport& report) {
   std::size_t ranks = 0;
   for (const ReplicaSum& sum : report.sums) ranks += sum.ranks.size();
   const auto is_short = [](const ReplicaTensors& one) {
@@ -89,7 +89,8 @@ void check_bounds(const NodeMessage& message) {
   if (const auto* leave = std::get_if<Leave>(&message)) DDPRUN_ASSERT(is_short(leave->reason));
   if (const auto* evidence = std::get_if<Evidence>(&message))
     DDPRUN_ASSERT(std::ranges::all_of(evidence->ranks, is_bounded));
-  if (const auto* report = std::get_if<ReplicaReport>(&message)) DDPRUN_ASSERT(is_bounded(*report));
+  if (const auto* report = std::get_if<ReplicaReport>(&message))
+    DDPRUN_ASSERT(is_bounded_report(*report));
   if (const auto* resumed = std::get_if<ResumeRequest>(&message)) {
     DDPRUN_ASSERT(is_short(resumed->cause) && resumed->round >= 0);
     DDPRUN_ASSERT(resumed->spec.node_id.size() <= kMaxNameBytes);
