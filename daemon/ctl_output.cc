@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/shown_text.h"
+#include "base/text_table.h"
 #include "daemon/ctl_stacks.h"
 
 namespace ddprun::daemon {
@@ -20,8 +21,6 @@ using rendezvous::NodeSnapshot;
 using Json = nlohmann::ordered_json;
 
 namespace {
-
-constexpr std::size_t kColumnGap = 2;
 
 std::string time_of(std::int64_t unix_ms) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(unix_ms / 1000), unix_ms % 1000);
@@ -129,22 +128,6 @@ std::string as_json(const CtlOptions& options, const ControlAnswer& answer) {
 
 // ---- tables ----
 
-using Row = std::vector<std::string>;
-
-// The last column is not filled up with blanks.
-std::string table(const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const Row& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  std::string text;
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i + 1 < row.size(); ++i)
-      text += fmt::format("{:<{}}", row[i], widths[i] + kColumnGap);
-    text += row.back() + '\n';
-  }
-  return text;
-}
-
 std::string range(int min, int max) {
   return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
 }
@@ -157,36 +140,36 @@ int in_round(const JobSnapshot& job) {
 }
 
 std::string jobs_table(const std::vector<JobSnapshot>& jobs) {
-  std::vector<Row> rows = {{"JOB", "PHASE", "ROUND", "NODES", "WANTED", "RESTARTS", "WHY"}};
+  std::vector<TextRow> rows = {{"JOB", "PHASE", "ROUND", "NODES", "WANTED", "RESTARTS", "WHY"}};
   for (const JobSnapshot& job : jobs)
     rows.push_back({shown_text(job.job), std::string(rendezvous::name_of(job.phase)),
                     fmt::format("{}", job.round), fmt::format("{}", in_round(job)),
                     range(job.min_nodes, job.max_nodes),
                     fmt::format("{}/{}", job.restarts, job.max_restarts),
                     shown_text(job.end.empty() ? job.waits_for : job.end)});
-  return table(rows);
+  return text_table(rows);
 }
 
 // Jobs of this host.
 std::string own_jobs_table(const std::vector<JobSnapshot>& jobs) {
-  std::vector<Row> rows = {{"PID", "JOB", "PHASE", "ROUND", "NODES", "RESTARTS", "LOGS"}};
+  std::vector<TextRow> rows = {{"PID", "JOB", "PHASE", "ROUND", "NODES", "RESTARTS", "LOGS"}};
   for (const JobSnapshot& job : jobs)
     rows.push_back({fmt::format("{}", job.pid), shown_text(job.job),
                     std::string(rendezvous::name_of(job.phase)), fmt::format("{}", job.round),
                     range(job.min_nodes, job.max_nodes),
                     fmt::format("{}/{}", job.restarts, job.max_restarts),
                     job.log_folder.empty() ? "-" : shown_text(job.log_folder)});
-  return table(rows);
+  return text_table(rows);
 }
 
 std::string nodes_table(const JobSnapshot& job) {
-  std::vector<Row> rows = {{"RANK", "HOSTNAME", "STATE", "WORKERS", "ROLE", "ID"}};
+  std::vector<TextRow> rows = {{"RANK", "HOSTNAME", "STATE", "WORKERS", "ROLE", "ID"}};
   for (const NodeSnapshot& node : job.nodes)
     rows.push_back({node.node_rank < 0 ? "-" : fmt::format("{}", node.node_rank),
                     shown_text(node.hostname) + (node.hosts ? " (host)" : ""),
                     std::string(rendezvous::name_of(node.state)), fmt::format("{}", node.workers),
                     shown_text(node.role), shown_text(node.id)});
-  return table(rows);
+  return text_table(rows);
 }
 
 std::string status_text(const JobSnapshot& job) {
@@ -201,7 +184,7 @@ std::string status_text(const JobSnapshot& job) {
   if (!job.end.empty()) text += fmt::format("end: {}\n", shown_text(job.end));
   if (!job.nodes.empty()) text += '\n' + nodes_table(job);
   if (job.incidents.empty()) return text;
-  std::vector<Row> rows = {{"TIME", "ROUND", "KIND", "RE-FORMED", "WHAT"}};
+  std::vector<TextRow> rows = {{"TIME", "ROUND", "KIND", "RE-FORMED", "WHAT"}};
   for (const IncidentStatus& incident : job.incidents)
     rows.push_back(
         {time_of(incident.unix_ms), fmt::format("{}", incident.round),
@@ -210,7 +193,7 @@ std::string status_text(const JobSnapshot& job) {
              ? "-"
              : fmt::format("{:.3f} s", static_cast<double>(incident.reformed_after_ms) / 1000),
          shown_text(incident.text)});
-  return text + '\n' + table(rows);
+  return text + '\n' + text_table(rows);
 }
 
 std::string as_text(const CtlOptions& options, const ControlAnswer& answer) {

@@ -10,42 +10,26 @@
 #include <vector>
 
 #include "base/shown_text.h"
+#include "base/text_table.h"
 
 namespace ddprun::launcher {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Row = std::vector<std::string>;
 
 // A console shows the end of a long run; the JSON and the page have more.
 constexpr std::size_t kMostRows = 50;
 
-constexpr std::size_t kColumnGap = 2;
-
-// The last column is not filled up with blanks.
-std::string table(const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const Row& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  std::string text;
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i + 1 < row.size(); ++i)
-      text += fmt::format("{:<{}}", row[i], widths[i] + kColumnGap);
-    text += row.back() + '\n';
-  }
-  return text;
-}
-
 std::string time_table(const RunReport& report) {
-  std::vector<Row> rows = {{"TIME", "SHARE", "TIMES", "IN"}};
+  std::vector<TextRow> rows = {{"TIME", "SHARE", "TIMES", "IN"}};
   for (const TimeShare& one : report.time)
     rows.push_back({duration_text(one.seconds), share_text(one.seconds / report.seconds()),
                     one.times == 0 ? "-" : fmt::format("{}", one.times), one.what});
-  return table(rows);
+  return text_table(rows);
 }
 
 std::string round_table(const RunReport& report) {
-  std::vector<Row> rows = {{"ROUND", "BEGAN", "LASTED", "NODES", "RANKS", "STEPS", "ENDED BY"}};
+  std::vector<TextRow> rows = {{"ROUND", "BEGAN", "LASTED", "NODES", "RANKS", "STEPS", "ENDED BY"}};
   const std::size_t first = report.rounds.size() - std::min(report.rounds.size(), kMostRows);
   for (std::size_t i = first; i < report.rounds.size(); ++i) {
     const RoundFact& round = report.rounds[i].fact;
@@ -56,14 +40,14 @@ std::string round_table(const RunReport& report) {
          round.steps == 0 ? "-" : fmt::format("{}", round.steps),
          report.rounds[i].why_ended.empty() ? "-" : shown_text(report.rounds[i].why_ended)});
   }
-  std::string text = table(rows);
+  std::string text = text_table(rows);
   if (first > 0) text += fmt::format("({} rounds before these are left out)\n", first);
   return text;
 }
 
 // Empty: there was none.
 std::string standstill_table(const RunReport& report) {
-  std::vector<Row> rows = {{"ROUND", "TOLD", "WENT ON AFTER", "STANDSTILL"}};
+  std::vector<TextRow> rows = {{"ROUND", "TOLD", "WENT ON AFTER", "STANDSTILL"}};
   for (const ReportedRound& round : report.rounds)
     for (const StandstillFact& one : round.fact.standstills)
       rows.push_back({fmt::format("{}", round.fact.number), time_text(one.time),
@@ -71,18 +55,18 @@ std::string standstill_table(const RunReport& report) {
                       shown_text(one.sentence)});
   if (rows.size() == 1) return {};
   if (rows.size() > kMostRows) rows.resize(kMostRows);
-  return "\n" + table(rows);
+  return "\n" + text_table(rows);
 }
 
 std::string node_table(const RunReport& report) {
-  std::vector<Row> rows = {{"NODE", "ROUNDS", "TO BLAME", "CLOCK", "LOGS"}};
+  std::vector<TextRow> rows = {{"NODE", "ROUNDS", "TO BLAME", "CLOCK", "LOGS"}};
   for (const ReportedNode& node : report.nodes)
     rows.push_back(
         {shown_text(node.hostname), fmt::format("{}", node.rounds),
          node.blamed > 1 ? fmt::format("{}, recurs", node.blamed) : fmt::format("{}", node.blamed),
          fmt::format("{:+.3f} s", node.clock_ahead), shown_text(node.folders.front())});
   if (rows.size() > kMostRows) rows.resize(kMostRows);
-  return table(rows);
+  return text_table(rows);
 }
 
 // ---- JSON ----
