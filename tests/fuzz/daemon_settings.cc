@@ -137,9 +137,23 @@ void read_daemon(const Words& words) {
   }
 }
 
+std::vector<int> ranks_of(const CtlOptions& options) {
+  const auto* stacks = std::get_if<rendezvous::ShowStacks>(&options.question.verb);
+  return stacks == nullptr ? std::vector<int>{} : stacks->ranks;
+}
+
+// A command that shows needs no endpoint: this host's jobs are asked.
+bool is_local(const CtlOptions& options) {
+  const auto& verb = options.question.verb;
+  return options.endpoints.empty() && options.token_file.empty() && !options.tls.is_set() &&
+         (std::holds_alternative<rendezvous::ShowJobs>(verb) ||
+          std::holds_alternative<rendezvous::ShowStacks>(verb));
+}
+
 // `options` as words. The command's name is the first operand that was given.
 Words written(const CtlOptions& options, const std::string& command) {
-  Words words = {"--endpoint=" + written(options.endpoints)};
+  Words words;
+  if (!options.endpoints.empty()) words.push_back("--endpoint=" + written(options.endpoints));
   add_path(words, "token-file", options.token_file);
   add_tls(words, options.tls);
   if (options.json) words.emplace_back("--json");
@@ -152,6 +166,7 @@ Words written(const CtlOptions& options, const std::string& command) {
   if (drain != nullptr) words.push_back(drain->node);
   if (const auto* resize = std::get_if<rendezvous::ResizeJob>(&verb))
     words.push_back(fmt::format("{}:{}", resize->min_nodes, resize->max_nodes));
+  for (const int rank : ranks_of(options)) words.push_back(std::to_string(rank));
   return words;
 }
 
@@ -171,6 +186,8 @@ const char* name_of(CtlCommand command) {
       return "stop";
     case CtlCommand::kWait:
       return "wait";
+    case CtlCommand::kStacks:
+      return "stacks";
   }
   return "";
 }
@@ -183,7 +200,7 @@ bool is_same(const CtlOptions& one, const CtlOptions& other) {
     return false;
   return one.command == other.command && one.endpoints == other.endpoints &&
          one.token_file == other.token_file && one.tls == other.tls && one.json == other.json &&
-         one.question.job == other.question.job;
+         one.question.job == other.question.job && ranks_of(one) == ranks_of(other);
 }
 
 void read_ctl(const Words& words) {
@@ -201,7 +218,8 @@ void read_ctl(const Words& words) {
     return;
   }
   const auto& options = std::get<CtlOptions>(parsed);
-  DDPRUN_ASSERT(!options.endpoints.empty() && missing_tls_flag(options.tls).empty());
+  DDPRUN_ASSERT(!options.endpoints.empty() || is_local(options));
+  DDPRUN_ASSERT(missing_tls_flag(options.tls).empty());
   const auto again = parse_ctl(written(options, name_of(options.command)), env);
   DDPRUN_ASSERT(std::holds_alternative<CtlOptions>(again));
   DDPRUN_ASSERT(is_same(std::get<CtlOptions>(again), options));
