@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Counts the results of several ctest runs: summarize_tests.py [--steps FILE] NAME=RESULTS.xml …
 
+A suite of GoogleTest that ran as one test counts as its tests.
 Prints each skipped test with its reason, and each failed one with the last lines that it printed. A
 sanitizer's report shows its first lines.
 Prints a line for each run with its counts and how many of those are tests of the engine
@@ -32,17 +33,25 @@ SANITIZER_REPORT = re.compile(
     r"(ERROR|WARNING): (Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: "
 )
 
+# GoogleTest prints these for each test of a suite. A test that began and did not end crashed.
+BEGAN = re.compile(r"^\[ RUN +\] (\S+)$")
+ENDED = re.compile(r"^\[ +(OK|SKIPPED|FAILED) +\] (\S+)(?:, where .*)? \(\d+ ms\)$")
+SUITE = re.compile(r"^\[-{10}\] \d+ tests? from ([^\s,]+)")
+OUTCOMES = {"OK": "passed", "SKIPPED": "skipped", "FAILED": "failed"}
+
 # How ctest marks a test that skipped itself. Any other test that did not run (no program, no
 # fixture) failed.
 SELF_SKIPPED = ("SKIP_REGULAR_EXPRESSION_MATCHED", "SKIP_RETURN_CODE=")
 
 
-def skip_reason(case):
+def lines_of(case):
+    return (case.findtext("system-out") or "").rstrip().splitlines()
+
+
+def skip_reason(lines):
     """GoogleTest prints `file:line: Skipped` and the reason below it; a script's last line is its
     reason."""
-    lines = [
-        line.strip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()
-    ]
+    lines = [line.strip() for line in lines if line.strip()]
     for number, line in enumerate(lines[:-1]):
         if line.endswith(": Skipped"):
             return lines[number + 1]
@@ -56,18 +65,49 @@ def outcome(case):
     skipped = case.find("skipped")
     message = "" if skipped is None else skipped.get("message", "")
     if message.startswith(SELF_SKIPPED):
-        return "skipped", skip_reason(case)
+        return "skipped", skip_reason(lines_of(case))
     if case.get("status") == "disabled":
         return "skipped", "disabled"
     failure = case.find("failure")
     message = message or ("" if failure is None else failure.get("message", ""))
-    return "failed", "\n".join([message, *telling_lines(case)])
+    return "failed", "\n".join([message, *telling_lines(lines_of(case))])
 
 
-def telling_lines(case):
+def outcomes_of(case):
+    """Returns (outcome, test, why) of one <testcase>, or of each test of its suite."""
+    tests = tests_of_suite(case)
+    state, why = outcome(case)
+    if state == "failed" and all(of_one != "failed" for of_one, _, _ in tests):
+        tests.append((state, case.get("name"), why))  # it ended otherwise, or did not begin
+    return tests or [(state, case.get("name"), why)]
+
+
+def tests_of_suite(case):
+    """The same of each test that began, in their order; none if this is no suite."""
+    lines = lines_of(case)
+    program, _, suite = case.get("name").rpartition(".")
+    if not any(said and said[1] == suite for said in map(SUITE.match, lines)):
+        return []
+    starts = [at for at, line in enumerate(lines) if BEGAN.match(line)]
+    found = []
+    for start, end in zip(starts, [*starts[1:], len(lines)]):
+        printed = lines[start:end]
+        name = BEGAN.match(lines[start])[1]
+        last = next((at for at, line in enumerate(printed) if ENDED.match(line)), None)
+        if last is None:
+            found.append(("failed", f"{program}.{name}", "\n".join(["", *telling_lines(printed)])))
+            continue
+        state = OUTCOMES[ENDED.match(printed[last])[1]]
+        why = {"passed": "", "skipped": skip_reason(printed[:last])}.get(state)
+        if why is None:
+            why = "\n".join(["Failed", *telling_lines(printed[: last + 1])])
+        found.append((state, f"{program}.{name}", why))
+    return found
+
+
+def telling_lines(lines):
     """Returns the lines of a failed test that tell most, each line moved in. They are the last that
     it printed, and before them the first of a sanitizer's report."""
-    lines = (case.findtext("system-out") or "").rstrip().splitlines()
     report = next((at for at, line in enumerate(lines) if SANITIZER_REPORT.search(line)), None)
     told = lines[-LAST_LINES:]
     if report is not None and report < len(lines) - 2 * REPORT_LINES:
@@ -86,10 +126,10 @@ def read_run(name, path):
     healed = passed_again(pathlib.Path(path).with_name("again.xml"))
     found = []
     for case in cases:
-        state, why = outcome(case)
-        if state == "failed" and case.get("name") in healed and may_be_load(case):
-            state = "unsteady"
-        found.append((state, f"{name}: {case.get('name')}", why))
+        is_healed = case.get("name") in healed and may_be_load(case)
+        for state, test, why in outcomes_of(case):
+            state = "unsteady" if state == "failed" and is_healed else state
+            found.append((state, f"{name}: {test}", why))
     return found
 
 

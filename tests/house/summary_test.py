@@ -26,6 +26,12 @@ SKIPPED_SCRIPT = ('<testcase name="e" classname="e" time="0" status="notrun"><sk
 DISABLED = '<testcase name="f" classname="f" time="0" status="disabled"><system-out/></testcase>'
 
 
+SUITE = ('<testcase name="unit.store_test.Table" status="{status}">{failure}<system-out>[==========] Running 4 tests from 1 test suite.\n'
+         '[----------] 4 tests from Table\n[ RUN      ] Table.Grows\n[       OK ] Table.Grows (1 ms)\n[ RUN      ] Table.NeedsRoot\n'
+         '/x/table_test.cc:12: Skipped\nno root here\n\n[  SKIPPED ] Table.NeedsRoot (0 ms)\n[ RUN      ] Table.Shrinks\n{rest}</system-out></testcase>')
+ENDS = "[       OK ] Table.Shrinks (2 ms)\n[----------] 4 tests from Table (3 ms total)\n"
+FAILS = "/x/table_test.cc:20: Failure\nExpected: 1\n[  FAILED  ] Table.Shrinks, where GetParam() = 3 (2 ms)\n" + ENDS.replace("Shrinks", "Clears").replace("[       OK", "[ RUN      ] Table.Clears\n[       OK")
+
 ENGINES = '<testcase name="process.worker_shm_test.Ranks/ShmRanks.SumInRingOrder/2" status="run"><system-out/></testcase>'
 NOTHING_OF_THE_ENGINE = "of the engine: 0 passed, 0 failed, 0 skipped"
 
@@ -71,6 +77,27 @@ class Summary(unittest.TestCase):
                 summarize_tests.main(["--steps", str(steps), f"release={results}"])
         self.assertEqual(printed.getvalue().splitlines()[-2:],
                          ["seconds: 0 looking for what is missing, 1240 release: built", "1 passed, 0 failed, 0 skipped"])
+
+    def test_a_suite_counts_as_its_tests(self):
+        whole = SUITE.format(status="run", failure="", rest=ENDS)
+        self.assertEqual(self.summarize(whole), (0, ["skipped: release: unit.store_test.Table.NeedsRoot: no root here",
+                                                     f"release: 2 passed, 0 failed, 1 skipped; {NOTHING_OF_THE_ENGINE}", "2 passed, 0 failed, 1 skipped"]))
+
+    def test_a_failed_test_of_a_suite_is_named_with_what_it_printed(self):
+        failed = SUITE.format(status="fail", failure='<failure message=""/>', rest=FAILS)
+        code, lines = self.summarize(failed)
+        self.assertEqual((code, lines[1], lines[-1]), (1, "failed: release: unit.store_test.Table.Shrinks: Failed", "2 passed, 1 failed, 1 skipped"))
+        self.assertIn("    Expected: 1", lines)
+        self.assertNotIn("    no root here", lines)
+        unsteady = self.summarize(failed, again=[SUITE.format(status="run", failure="", rest=ENDS)])
+        self.assertEqual(unsteady[0], 0)
+        self.assertIn("unsteady: release: unit.store_test.Table.Shrinks: it failed at first, and passed when it ran alone", unsteady[1])
+
+    def test_a_suite_that_ends_early_fails_by_the_test_that_ran(self):
+        for rest, name in (("terminate called\n", "Table.Shrinks"), (ENDS + "LeakSanitizer\n", "Table")):
+            code, lines = self.summarize(SUITE.format(status="fail", failure='<failure message="Timeout"/>', rest=rest))
+            self.assertEqual(code, 1)
+            self.assertIn(f"failed: release: unit.store_test.{name}", lines)
 
     def test_a_failure_is_named_and_fails(self):
         self.assertEqual(self.summarize(PASSED, FAILED), (1, ["failed: release: b: Timeout",
