@@ -14,6 +14,8 @@
 
 #include "tests/worker/counted_operations.h"
 #include "tests/worker/gpu/one_gpu.h"
+#include "worker/training/sharded/sharded_training.h"
+#include "worker/training/sharded/units.h"
 
 namespace ddprun::worker {
 namespace {
@@ -190,42 +192,45 @@ class ShardedOnGpu : public OneGpu {
     return "";
   }
 
+  void expect_as_plain(ShardedTraining::MakeUnits make) {
+    TwoUnits plain, split_net;
+    plain->to(at::kCUDA);
+    split_net->to(at::kCUDA);
+    ShardedTraining sharded(split_net.ptr(), ranks(), units_, make);
+    const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+    torch::optim::SGD theirs(plain->parameters(), options), ours(sharded.shards(), options);
+    const auto forward = [&](torch::nn::Linear& module, const at::Tensor& input) {
+      const std::size_t unit = sharded.before_forward(*module);
+      at::Tensor output = module->forward(input);
+      sharded.after_forward(unit, {&output});
+      return output;
+    };
+    for (int step = 0; step < kSteps; ++step) {
+      theirs.zero_grad();
+      ours.zero_grad();
+      const at::Tensor x = samples_of(step);
+      loss_of(plain->forward(x)).backward();
+      loss_of(forward(split_net->second, torch::tanh(forward(split_net->first, x)))).backward();
+      theirs.step();
+      sharded.begin_step(sharded.shards());
+      ours.step();
+      sharded.end_step();
+      const auto state = sharded.full_state_dict();
+      for (const auto& item : plain->named_parameters())
+        ASSERT_LE(distance(state[item.key()], item.value()), kTolerance) << item.key();
+    }
+    TwoUnits begun;
+    begun->to(at::kCUDA);
+    EXPECT_GT(distance(plain->first->weight, begun->first->weight), 100 * kTolerance);
+  }
+
   const std::vector<std::string> units_{"first", "second"};
 };
 
-TEST_F(ShardedOnGpu, AWorldOfOneTrainsAsAPlainModule) {
-  TwoUnits plain, split_net;
-  plain->to(at::kCUDA);
-  split_net->to(at::kCUDA);
-  ShardedParallel sharded(split_net.ptr(), ranks(), units_);
-  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
-  torch::optim::SGD theirs(plain->parameters(), options), ours(sharded.shards(), options);
-  for (int step = 0; step < kSteps; ++step) {
-    theirs.zero_grad();
-    ours.zero_grad();
-    const at::Tensor x = samples_of(step);
-    loss_of(plain->forward(x)).backward();
-    const at::Tensor hidden = torch::tanh(sharded.forward(split_net->first, x));
-    loss_of(sharded.forward(split_net->second, hidden)).backward();
-    theirs.step();
-    sharded.step(ours);
-    const auto state = sharded.full_state_dict();
-    for (const auto& item : plain->named_parameters())
-      ASSERT_LE(distance(state[item.key()], item.value()), kTolerance) << item.key();
-  }
-  TwoUnits begun;
-  begun->to(at::kCUDA);
-  EXPECT_GT(distance(plain->first->weight, begun->first->weight), 100 * kTolerance);
-}
+TEST_F(ShardedOnGpu, AWorldOfOneTrainsAsAPlainModule) { expect_as_plain(make_units); }
 
-TEST_F(ShardedOnGpu, RefusesSeveralRanks) {
-  TwoUnits net;
-  net->to(at::kCUDA);
-  BesideARankWithoutSamples two(ranks());
-  EXPECT_EQ(
-      refusal([&] { const ShardedParallel sharded(net.ptr(), two, units_); }),
-      "ShardedParallel: the 2 ranks of 'nccl' are on GPUs: expected one there, or ranks on CPUs");
-}
+// The code of several ranks, in a world of one.
+TEST_F(ShardedOnGpu, UnitsOnStreamsTrainAsAPlainModule) { expect_as_plain(make_stream_units); }
 
 TEST_F(ShardedOnGpu, RefusesAModelThatWasLeftOnTheCpu) {
   TwoUnits net;

@@ -10,6 +10,7 @@
 
 #include "worker/collective/core/reached.h"
 #include "worker/collective/core/split.h"
+#include "worker/collective/nccl/nccl_calls.h"
 #include "worker/collective/nccl/nccl_monitor.h"
 
 namespace ddprun::worker {
@@ -20,85 +21,6 @@ using Clock = std::chrono::steady_clock;
 // The most time for the work under way when the collective goes, and then for the farewell of all
 // ranks. Then it is aborted.
 constexpr std::chrono::seconds kFarewell{10};
-
-ncclDataType_t nccl_type(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat32:
-      return ncclFloat32;
-    case Dtype::kFloat64:
-      return ncclFloat64;
-    case Dtype::kFloat16:
-      return ncclFloat16;
-    case Dtype::kBFloat16:
-      return ncclBfloat16;
-    case Dtype::kInt32:
-      return ncclInt32;
-    case Dtype::kInt64:
-      return ncclInt64;
-    case Dtype::kInt8:
-      return ncclInt8;
-    case Dtype::kUInt8:
-      break;
-  }
-  return ncclUint8;
-}
-
-ncclRedOp_t nccl_operation(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kSum:
-    case Reduction::kWideSum:
-      return ncclSum;
-    case Reduction::kAverage:
-      return ncclAvg;
-    case Reduction::kMin:
-      return ncclMin;
-    case Reduction::kMax:
-      break;
-  }
-  return ncclMax;
-}
-
-// The text for messages is "rank 0: launch of a sum: …".
-const char* doing(const LaunchRequest& request) {
-  switch (request.sharing) {
-    case Sharing::kAllReduce:
-      return "launch of a sum";
-    case Sharing::kReduceScatter:
-      return "launch of a reduce-scatter";
-    case Sharing::kAllGather:
-      return "launch of an all-gather";
-    case Sharing::kAllToAll:
-      break;
-  }
-  return "launch of an all-to-all";
-}
-
-// Elements of a flat, as NCCL's calls have them.
-struct Piece {
-  Piece(const Flat& flat, std::size_t begin, std::size_t end)
-      : data(static_cast<std::byte*>(flat.data) + begin * size_of(flat.dtype)),
-        count(end - begin),
-        type(nccl_type(flat.dtype)) {}
-
-  std::byte* data;
-  std::size_t count;
-  ncclDataType_t type;
-};
-
-// NCCL has no calls for uneven parts: one group of calls makes one operation of them.
-template <typename One, typename Call>
-ncclResult_t in_a_group(const std::vector<One>& all, const Call& call) {
-  const auto failed = [](ncclResult_t result) {
-    return result != ncclSuccess && result != ncclInProgress;
-  };
-  ncclResult_t result = ncclGroupStart();
-  for (const One& one : all) {
-    if (failed(result)) break;
-    result = call(one);
-  }
-  const ncclResult_t ended = ncclGroupEnd();
-  return failed(result) ? result : ended;
-}
 
 }  // namespace
 
@@ -246,7 +168,10 @@ std::shared_ptr<std::byte> NcclRanks::allocate(std::size_t bytes) {
 Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
   const OnGpu here(job().gpu);
   check();
-  const Communicator::Call call_nccl = [&](ncclComm_t comm) { return call(flat, request, comm); };
+  const NcclPlace place{.rank = job().rank, .ranks = job().ranks, .stream = stream_};
+  const Communicator::Call call_nccl = [&](ncclComm_t comm) {
+    return call_nccl_for(flat, request, place, comm);
+  };
   auto memory = memory_.owner_of(flat);
   if (is_capturing()) {
     Event captured = capture_operation(doing(request), call_nccl, std::move(memory));
@@ -264,56 +189,6 @@ Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
   auto work = launch_operation(operation, doing(request), call_nccl);
   sums_.push_back({++launched_, std::move(memory), std::move(work), std::nullopt});
   return launched_;
-}
-
-ncclResult_t NcclRanks::call(const Flat& flat, const LaunchRequest& request,
-                             ncclComm_t comm) const {
-  const ncclRedOp_t reduction = nccl_operation(request.reduction);
-  switch (request.sharing) {
-    case Sharing::kAllReduce:
-      return ncclAllReduce(flat.data, flat.data, flat.count, nccl_type(flat.dtype), reduction, comm,
-                           stream_);
-    case Sharing::kReduceScatter:
-      return in_a_group(request.parts, [&](const ddprun::Part& part) {
-        const Piece piece(flat, part.begin, part.end);
-        return ncclReduce(piece.data, piece.data, piece.count, piece.type, reduction, part.owner,
-                          comm, stream_);
-      });
-    case Sharing::kAllGather:
-      return in_a_group(request.parts, [&](const ddprun::Part& part) {
-        const Piece piece(flat, part.begin, part.end);
-        return ncclBroadcast(piece.data, piece.data, piece.count, piece.type, part.owner, comm,
-                             stream_);
-      });
-    case Sharing::kAllToAll:
-      break;
-  }
-  return all_to_all(flat, request.transfers, comm);
-}
-
-// A rank's transfers to itself are plain copies.
-ncclResult_t NcclRanks::all_to_all(const Flat& flat, const std::vector<Transfer>& transfers,
-                                   ncclComm_t comm) const {
-  const auto place_of = [&](const Transfer& one) {
-    return Piece(flat, one.target, one.target + (one.end - one.begin));
-  };
-  for (const auto& one : transfers) {
-    if (one.from != job().rank || one.to != job().rank) continue;
-    const Piece from(flat, one.begin, one.end);
-    check_cuda(cudaMemcpyAsync(place_of(one).data, from.data, from.count * size_of(flat.dtype),
-                               cudaMemcpyDeviceToDevice, stream_),
-               "copy on the GPU");
-  }
-  return in_a_group(transfers, [&](const Transfer& one) {
-    if (one.from == one.to) return ncclSuccess;
-    if (one.from == job().rank) {
-      const Piece piece(flat, one.begin, one.end);
-      return ncclSend(piece.data, piece.count, piece.type, one.to, comm, stream_);
-    }
-    if (one.to != job().rank) return ncclSuccess;
-    const Piece place = place_of(one);
-    return ncclRecv(place.data, place.count, place.type, one.from, comm, stream_);
-  });
 }
 
 // Our stream is in order, so the latest of them stands for all. Those that are over need no order.

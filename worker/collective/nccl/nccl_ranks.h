@@ -98,9 +98,6 @@ class NcclRanks final : public Collective {
 
   const NcclJob& job() const { return parts_.job; }
   Ticket launch(const Flat& flat, const LaunchRequest& request);
-  ncclResult_t call(const Flat& flat, const LaunchRequest& request, ncclComm_t comm) const;
-  ncclResult_t all_to_all(const Flat& flat, const std::vector<Transfer>& transfers,
-                          ncclComm_t comm) const;
   void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
   Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call,
                         const std::function<void()>& after = {});

@@ -1,6 +1,6 @@
 // Data-parallel training of a model whose parameters, gradients and optimizer's state are sharded
-// over the ranks, unit by unit. It is torch.distributed.fsdp.fully_shard of PyTorch 2.11, on CPU,
-// or in a world of one on a GPU. A unit is a module that the program names and calls through this.
+// over the ranks, unit by unit. It is torch.distributed.fsdp.fully_shard of PyTorch 2.11, on CPU
+// or with a GPU for each rank. A unit is a module that the program names and calls through this.
 // Its parameters are gathered before its forward and before its backward, and released afterwards.
 // Its gradients are summed into the shards of their owners, averaged. Ranks of one host share their
 // memory: there the parameters exist once, and nothing is gathered.

@@ -1,6 +1,7 @@
 #include "worker/training/sharded/flat_unit.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
@@ -54,7 +55,7 @@ FlatUnit::FlatUnit(std::string name, std::vector<NamedTensor> parameters, int ra
       parameters_((check(name_, parameters), std::move(parameters))),
       element_bytes_(parameters_.front().tensor.itemsize()),
       layout_(counts_of(parameters_), static_cast<std::int64_t>(kUnitAlignBytes / element_bytes_),
-              ranks),
+              ranks, parameters_.front().tensor.is_cuda()),
       storage_(c10::Storage::use_byte_size_t(), bytes(), at::DataPtr(nullptr, device()), nullptr,
                /*resizable=*/false),
       nothing_(at::empty({0}, parameters_.front().tensor.options().requires_grad(false))) {
@@ -110,6 +111,21 @@ void FlatUnit::move_gradients_to(const at::Tensor& flat, double factor) {
     at::mul_out(part, gradient, number);
     gradient.reset();
   }
+}
+
+void FlatUnit::move_gradients_to(const at::Tensor& flat) {
+  const at::NoGradGuard no_grad;
+  flat.zero_();
+  std::vector<at::Tensor> parts;
+  std::vector<at::Tensor> gradients;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (!gradient.defined()) continue;
+    parts.push_back(part_of(flat, i));
+    gradients.push_back(gradient.layout() == at::kStrided ? gradient : gradient.to_dense());
+    gradient.reset();
+  }
+  if (!parts.empty()) at::_foreach_copy_(parts, gradients);
 }
 
 void FlatUnit::place(at::DataPtr memory) {

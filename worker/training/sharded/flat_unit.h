@@ -22,7 +22,7 @@ inline constexpr std::size_t kUnitAlignBytes = 64;
 class FlatUnit {
  public:
   // Throws std::invalid_argument where the parameters have unlike types or devices, or one cannot
-  // be trained.
+  // be trained. Shards on a GPU are equally long: NCCL has operations for those alone.
   FlatUnit(std::string name, std::vector<NamedTensor> parameters, int ranks);
 
   const std::string& name() const { return name_; }
@@ -44,6 +44,8 @@ class FlatUnit {
   void copy_values_to(const at::Tensor& flat) const;
   // Copies the gradients there, times `factor`, and drops them. Zeros where a parameter has none.
   void move_gradients_to(const at::Tensor& flat, double factor);
+  // The same without a factor, in few kernels of a GPU.
+  void move_gradients_to(const at::Tensor& flat);
 
   // From now on the parameters are what `memory` holds. Autograd sees no change.
   void place(at::DataPtr memory);

@@ -93,9 +93,6 @@ void check_device(const NamedTensor& parameter, const Collective& ranks) {
 // Checks and names the parts of one rank's own model.
 NamedParts named_units(const torch::nn::Module& module, const Collective& ranks,
                        const std::vector<std::string>& names) {
-  if (ranks.device() == Device::kCuda && ranks.world_size() > 1)
-    refuse(fmt::format("the {} ranks of '{}' are on GPUs: expected one there, or ranks on CPUs",
-                       ranks.world_size(), ranks.name()));
   if (names.empty()) refuse("expected the name of a unit, or several: none is there");
   const auto all = module.named_parameters();
   NamedParts named{.modules = modules_named(module, names), .units = {}};
@@ -114,7 +111,7 @@ NamedParts named_units(const torch::nn::Module& module, const Collective& ranks,
 }  // namespace
 
 ShardedTraining::ShardedTraining(std::shared_ptr<torch::nn::Module> module, Collective& ranks,
-                                 const std::vector<std::string>& units)
+                                 const std::vector<std::string>& units, MakeUnits make)
     : module_(std::move(module)), ranks_(ranks), order_(units.size()), pass_(units.size()) {
   try {
     NamedParts named = named_units(*module_, ranks, units);
@@ -129,9 +126,7 @@ ShardedTraining::ShardedTraining(std::shared_ptr<torch::nn::Module> module, Coll
   verify_same_model(parameters_of(*module_), ranks);
   broadcast_values(buffers_of(*module_), ranks);
   add_hooks();  // while the parameters have their sizes: gradients are compared with them
-  units_ = make_single_copy_units(flat_, ranks);
-  shares_memory_ = units_ != nullptr;
-  if (!shares_memory_) units_ = make_sharded_units(flat_, ranks);
+  units_ = make(flat_, ranks);
   ::malloc_trim(0);  // the whole model was here
   self_ = std::make_shared<ShardedTraining*>(this);
   note_versions();

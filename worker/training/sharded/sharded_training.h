@@ -30,9 +30,11 @@ class ShardedTraining {
  public:
   // All ranks must call it, with the same model; rank 0's parameters and buffers count. `units`:
   // the names of modules below `module`, as named_modules() has them. They stand in the order in
-  // which they are called; "" is the whole of it. The collective must outlive this.
+  // which they are called; "" is the whole of it. The collective must outlive this. `make`: one of
+  // units.h.
+  using MakeUnits = std::unique_ptr<Units> (*)(std::vector<FlatUnit>&, Collective&);
   ShardedTraining(std::shared_ptr<torch::nn::Module> module, Collective& ranks,
-                  const std::vector<std::string>& units);
+                  const std::vector<std::string>& units, MakeUnits make = make_units);
   ShardedTraining(const ShardedTraining&) = delete;
   ShardedTraining& operator=(const ShardedTraining&) = delete;
   ShardedTraining(ShardedTraining&&) = delete;
@@ -58,7 +60,7 @@ class ShardedTraining {
   torch::OrderedDict<std::string, at::Tensor> full_state_dict();
 
   // Returns whether all ranks read one copy of the parameters.
-  bool shares_memory() const { return shares_memory_; }
+  bool shares_memory() const { return units_->shares_memory(); }
   // Returns the bytes that this rank has got from the others, parameters and gradients.
   std::uint64_t received_bytes() { return units_->received_bytes(); }
 
@@ -86,7 +88,6 @@ class ShardedTraining {
   std::vector<const torch::nn::Module*> modules_;  // by unit
   std::vector<FlatUnit> flat_;
   std::unique_ptr<Units> units_;
-  bool shares_memory_ = false;
   UnitOrder order_;
   std::vector<Pass> pass_;
   std::vector<std::uint32_t> versions_;  // of the shards, after our last step

@@ -138,4 +138,10 @@ std::unique_ptr<Units> make_sharded_units(std::vector<FlatUnit>& units, Collecti
   return std::make_unique<ShardedUnits>(units, ranks);
 }
 
+std::unique_ptr<Units> make_units(std::vector<FlatUnit>& units, Collective& ranks) {
+  if (auto shared = make_single_copy_units(units, ranks)) return shared;
+  return ranks.device() == Device::kCuda ? make_stream_units(units, ranks)
+                                         : make_sharded_units(units, ranks);
+}
+
 }  // namespace ddprun::worker

@@ -44,6 +44,7 @@ class SingleCopyUnits final : public Units {
     meet();  // rank 0's values are there
   }
 
+  bool shares_memory() const override { return true; }
   const std::vector<at::Tensor>& shards() const override { return shards_; }
   void gather(std::size_t /*unit*/) override {}
   void gather_ahead(std::size_t /*unit*/) override {}

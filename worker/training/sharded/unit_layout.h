@@ -21,12 +21,13 @@ struct FlatRange {
 class UnitLayout {
  public:
   // Each parameter and each shard begins at a multiple of `alignment`. `counts` has one parameter
-  // or more.
-  UnitLayout(std::span<const std::int64_t> counts, std::int64_t alignment, int ranks);
+  // or more. `equal_shards`: a gap at the end makes the last shards as long as the others.
+  UnitLayout(std::span<const std::int64_t> counts, std::int64_t alignment, int ranks,
+             bool equal_shards = false);
 
   std::int64_t length() const { return length_; }
   const std::vector<FlatRange>& parameters() const { return parameters_; }
-  // Between parameters: nobody's elements, which are zero.
+  // Between parameters, and behind the last one: nobody's elements, which are zero.
   const std::vector<FlatRange>& gaps() const { return gaps_; }
   // By rank. Equally long, but for the last ones, which may be shorter or empty.
   const std::vector<FlatRange>& shards() const { return shards_; }

@@ -1,6 +1,6 @@
 // The parameters, gradients and shards of all units, and their moves. single_copy_units.cc is for
-// ranks that share memory, sharded_units.cc for others. All ranks call the same functions in the
-// same order, from one thread.
+// ranks that share memory, stream_units.cc for those with a GPU each, sharded_units.cc for others.
+// All ranks call the same functions in the same order, from one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +23,9 @@ class Units {
   Units(Units&&) = delete;
   Units& operator=(Units&&) = delete;
   virtual ~Units() = default;
+
+  // Says whether all ranks read one copy of the parameters.
+  virtual bool shares_memory() const { return false; }
 
   // By unit, this rank's part of its flat parameter: a leaf with the type's elements, one
   // dimension.
@@ -47,9 +50,13 @@ class Units {
   virtual std::uint64_t received_bytes() = 0;
 };
 
-// Both take rank 0's values of the units. All ranks must call them; `units` and `ranks` must
-// outlive the result. Null on all ranks if they share no memory.
+// All take rank 0's values of the units. All ranks must call them; `units` and `ranks` must
+// outlive the result. The first one is null on all ranks if they share no memory.
 std::unique_ptr<Units> make_single_copy_units(std::vector<FlatUnit>& units, Collective& ranks);
 std::unique_ptr<Units> make_sharded_units(std::vector<FlatUnit>& units, Collective& ranks);
+std::unique_ptr<Units> make_stream_units(std::vector<FlatUnit>& units, Collective& ranks);
+
+// Makes those that go with the collective.
+std::unique_ptr<Units> make_units(std::vector<FlatUnit>& units, Collective& ranks);
 
 }  // namespace ddprun::worker

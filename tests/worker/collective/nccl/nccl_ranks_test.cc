@@ -176,6 +176,24 @@ TEST_F(NcclRanksTest, ReducesAndGathersParts) {
   });
 }
 
+// NCCL has calls of its own for these. Elements before and behind the parts stay.
+TEST_F(NcclRanksTest, ReducesAndGathersEqualParts) {
+  run({.ranks = 4}, [](Rank& rank) {
+    const auto me = static_cast<float>(rank.rank + 1);
+    const auto memory = rank.filled(16, me);
+    const Flat flat = floats(memory, 16);
+    const std::vector<Part> parts{{0, 2, 5}, {1, 5, 8}, {2, 8, 11}, {3, 11, 14}};
+    auto& ranks = *rank.collective;
+    ranks.wait(ranks.launch_reduce_scatter(flat, parts, Reduction::kAverage));
+    ranks.wait(ranks.launch_all_gather(flat, parts));
+    std::vector<float> wanted(16, 2.5F);
+    wanted[0] = wanted[1] = wanted[14] = wanted[15] = me;
+    EXPECT_EQ(rank.read(memory, 16), wanted);
+    ranks.barrier();
+    EXPECT_EQ(sim::controls().groups, 0);
+  });
+}
+
 // Uneven, in both directions, to several ranks and to oneself. Rank 2 gives nothing.
 TEST_F(NcclRanksTest, GivesElementsToOthers) {
   run({.ranks = 3}, [](Rank& rank) {

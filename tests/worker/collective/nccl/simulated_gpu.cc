@@ -54,7 +54,7 @@ void reset() {
                       &now.event_waits,      &now.calls_at_once, &now.calls_before_settled,
                       &now.wrong_device,     &now.unsafe_calls,  &now.captured_queries,
                       &now.freed_under_work, &now.mixed_memory,  &now.unordered,
-                      &now.outside,          &now.events})
+                      &now.outside,          &now.events,        &now.groups})
     *count = 0;
 }
 

@@ -27,7 +27,7 @@ namespace {
 
 // The part of one rank in an operation.
 struct Part {
-  enum class Kind { kReduce, kReduceToRoot, kGather, kBroadcast, kTransfer } kind;
+  enum class Kind { kReduce, kReduceToRoot, kReduceScatter, kGather, kBroadcast, kTransfer } kind;
   const void* from;
   void* to;
   std::size_t count;
@@ -138,6 +138,16 @@ void reduce(std::map<int, Part>& parts) {
   }
 }
 
+// `count` is that of one rank's part. It may lie in what the rank gives.
+void reduce_scatter(std::map<int, Part>& parts) {
+  std::vector<const void*> from;
+  for (const auto& [rank, part] : parts) from.push_back(part.from);
+  const Part& first = parts.begin()->second;
+  const auto all = reduced(from, first.count * parts.size(), first.type, first.reduction);
+  for (const auto& [rank, part] : parts)
+    std::memcpy(part.to, all.data() + static_cast<std::size_t>(rank) * part.bytes(), part.bytes());
+}
+
 void gather(std::map<int, Part>& parts) {
   for (const auto& [rank, to] : parts) {
     for (const auto& [other, from] : parts) {
@@ -172,6 +182,8 @@ void perform(std::map<int, Part>& parts) {
     case Part::Kind::kReduce:
     case Part::Kind::kReduceToRoot:
       return reduce(parts);
+    case Part::Kind::kReduceScatter:
+      return reduce_scatter(parts);
     case Part::Kind::kGather:
       return gather(parts);
     case Part::Kind::kBroadcast:
@@ -234,11 +246,13 @@ std::shared_ptr<void> node_of(ncclComm_t comm) {
 // The memory that an operation reads and writes on one rank.
 void touch(const Part& part, int rank, int ranks, std::vector<Touch>& touches) {
   const bool is_root = part.root == rank;
+  const auto of_all = part.bytes() * static_cast<std::size_t>(ranks);
   if (part.kind != Part::Kind::kBroadcast || is_root)
-    touches.push_back(reads(part.from, part.bytes()));
+    touches.push_back(
+        reads(part.from, part.kind == Part::Kind::kReduceScatter ? of_all : part.bytes()));
   switch (part.kind) {
     case Part::Kind::kGather:
-      touches.push_back(writes(part.to, part.bytes() * static_cast<std::size_t>(ranks)));
+      touches.push_back(writes(part.to, of_all));
       return;
     case Part::Kind::kReduceToRoot:
       if (is_root) touches.push_back(writes(part.to, part.bytes()));
@@ -247,6 +261,7 @@ void touch(const Part& part, int rank, int ranks, std::vector<Touch>& touches) {
       if (!is_root) touches.push_back(writes(part.to, part.bytes()));
       return;
     case Part::Kind::kReduce:
+    case Part::Kind::kReduceScatter:
     case Part::Kind::kTransfer:
       touches.push_back(writes(part.to, part.bytes()));
   }
@@ -505,6 +520,12 @@ ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t
                         stream);
 }
 
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream) {
+  return launch_for_all(comm, {Part::Kind::kReduceScatter, from, to, count, type, 0, reduction},
+                        stream);
+}
+
 ncclResult_t ncclGroupStart() {
   ++grouped.depth;
   return ncclSuccess;
@@ -512,6 +533,7 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() {
   if (--grouped.depth > 0 || grouped.pieces.empty()) return ncclSuccess;
+  ++controls().groups;
   begin(std::exchange(grouped.comm, nullptr), std::exchange(grouped.pieces, {}), grouped.stream);
   return ncclInProgress;
 }

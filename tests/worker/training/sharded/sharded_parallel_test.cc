@@ -17,6 +17,8 @@
 #include "tests/worker/collective/tcp/tcp_ranks.h"
 #include "tests/worker/torch_ranks.h"
 #include "tests/worker/training/data_parallel/counting_collective.h"
+#include "worker/training/sharded/sharded_training.h"
+#include "worker/training/sharded/units.h"
 
 namespace ddprun::worker {
 namespace {
@@ -242,14 +244,39 @@ TEST(ShardedParallel, BeginsWithTheParametersAndBuffersOfRankZero) {
   run_ranks(tcp_ranks(2), body);
 }
 
-TEST(ShardedParallel, RefusesSeveralRanksOnGpus) {
-  run_torch_ranks(2, [](Collective& ranks) {
-    SaysGpus gpus(ranks);
-    Net net;
-    EXPECT_EQ(
-        message_of([&] { ShardedParallel(net.ptr(), gpus, kUnits); }),
-        "ShardedParallel: the 2 ranks of 'shm' are on GPUs: expected one there, or ranks on CPUs");
-  });
+// What ranks on several GPUs do, with the memory of CPUs. unit_flow_test.cc has the order of
+// streams.
+torch::OrderedDict<std::string, at::Tensor> train_on_streams(Collective& ranks) {
+  Net net;
+  ShardedTraining sharded(net.ptr(), ranks, kUnits, make_stream_units);
+  SGD optimizer(sharded.shards(), SGD::Options(0.1).momentum(0.9));
+  const auto call = [&](auto& module, const at::Tensor& input) {
+    const std::size_t unit = sharded.before_forward(*module);
+    at::Tensor output = module->forward(input);
+    sharded.after_forward(unit, {&output});
+    return output;
+  };
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    loss_of(net->run(batch_of(step, ranks), call)).backward();
+    sharded.begin_step(optimizer.param_groups()[0].params());
+    optimizer.step();
+    sharded.end_step();
+  }
+  EXPECT_FALSE(sharded.shares_memory());
+  EXPECT_GT(sharded.received_bytes(), 0U);
+  return sharded.full_state_dict();
+}
+
+TEST(ShardedParallel, EndsAsOneProcessWithTheUnitsOfSeveralGpus) {
+  for (const int ranks : {2, 3}) {
+    run_torch_ranks(ranks, [](Collective& collective) {
+      const auto state = train_on_streams(collective);
+      if (collective.rank() != 0) return;
+      const auto options = SGD::Options(0.1).momentum(0.9);
+      expect_close(state, *train_joined<SGD>(collective.world_size(), options, at::kFloat));
+    });
+  }
 }
 
 TEST(ShardedParallel, RefusesUnitsThatCannotBe) {

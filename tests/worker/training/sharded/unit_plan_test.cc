@@ -25,12 +25,21 @@ TEST(UnitLayout, MayLeaveTheLastRanksNothing) {
   EXPECT_EQ(UnitLayout(counts, 16, 1).shards(), (std::vector<FlatRange>{{0, 17}}));
 }
 
+TEST(UnitLayout, MayEndWithAGapThatMakesAllShardsEqual) {
+  const std::vector<std::int64_t> counts{17};
+  const UnitLayout layout(counts, 16, 4, /*equal_shards=*/true);
+  EXPECT_EQ(layout.length(), 64);
+  EXPECT_EQ(layout.parameters(), (std::vector<FlatRange>{{0, 17}}));
+  EXPECT_EQ(layout.gaps(), (std::vector<FlatRange>{{17, 64}}));
+  EXPECT_EQ(layout.shards(), (std::vector<FlatRange>{{0, 16}, {16, 32}, {32, 48}, {48, 64}}));
+}
+
 // Every element is a parameter's or a gap's, and one rank's, whatever the sizes.
 TEST(UnitLayout, CoversTheFlatParameterOnce) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     for (std::int64_t size = 1; size < 200; size += 7) {
       const std::vector<std::int64_t> counts{size, 1, 3 * size};
-      const UnitLayout layout(counts, 8, ranks);
+      const UnitLayout layout(counts, 8, ranks, /*equal_shards=*/size % 2 == 0);
       std::int64_t elements = 0;
       for (const FlatRange& range : layout.parameters()) elements += range.length();
       for (const FlatRange& range : layout.gaps()) elements += range.length();
