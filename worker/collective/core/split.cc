@@ -51,17 +51,6 @@ class GroupExchange final : public Exchange {
   bool gathered_ = false;
 };
 
-std::vector<SplitRequest> gather_requests(Collective& all, SplitRequest request) {
-  std::vector<SplitRequest> requests;
-  for (const auto& blob : all.all_gather_bytes(std::as_bytes(std::span(&request, 1)))) {
-    SplitRequest theirs;
-    if (blob.size() != sizeof theirs) throw CollectiveError("ranks disagree on what they do");
-    std::memcpy(&theirs, blob.data(), sizeof theirs);
-    requests.push_back(theirs);
-  }
-  return requests;
-}
-
 // The ranks in all of the group of this color, by rank in the group.
 std::vector<int> members_of(const std::vector<SplitRequest>& requests, int color) {
   std::vector<int> members;
@@ -74,6 +63,17 @@ std::vector<int> members_of(const std::vector<SplitRequest>& requests, int color
 }
 
 }  // namespace
+
+std::vector<SplitRequest> gather_split_requests(Collective& all, SplitRequest request) {
+  std::vector<SplitRequest> requests;
+  for (const auto& blob : all.all_gather_bytes(std::as_bytes(std::span(&request, 1)))) {
+    SplitRequest theirs;
+    if (blob.size() != sizeof theirs) throw CollectiveError("ranks disagree on what they do");
+    std::memcpy(&theirs, blob.data(), sizeof theirs);
+    requests.push_back(theirs);
+  }
+  return requests;
+}
 
 GroupPlace group_place(const std::vector<SplitRequest>& requests, int rank) {
   const SplitRequest& mine = requests[static_cast<std::size_t>(rank)];
@@ -91,7 +91,7 @@ GroupPlace group_place(const std::vector<SplitRequest>& requests, int rank) {
 
 std::unique_ptr<Collective> split_group(Collective& all, SplitRequest request,
                                         const JoinGroup& join) {
-  const auto requests = gather_requests(all, request);
+  const auto requests = gather_split_requests(all, request);
   const GroupPlace place = group_place(requests, all.rank());
   GroupExchange exchange(all, members_of(requests, request.color));
   if (place.ranks == 0) {

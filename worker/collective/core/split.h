@@ -26,6 +26,9 @@ struct SplitRequest {
   int key = 0;
 };
 
+// Returns the arguments of all ranks, which all must call.
+std::vector<SplitRequest> gather_split_requests(Collective& all, SplitRequest request);
+
 // The place of `rank` among all, by the rule of Collective::split(). Pure.
 GroupPlace group_place(const std::vector<SplitRequest>& requests, int rank);
 

@@ -69,6 +69,15 @@ Formed& formed() {
   return *made;
 }
 
+// Non-blocking: a call answers at once, and the program can end what does not come to an end.
+// Groups take what they can from the communicator that they come of. It fails with them anyway.
+ncclConfig_t our_config() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = 1;
+  return config;
+}
+
 }  // namespace
 
 // The right to call NCCL.
@@ -115,15 +124,31 @@ std::string Communicator::words_of(ncclResult_t error) const {
   return fmt::format("NCCL: {}: {}", ncclGetErrorString(error), ncclGetLastError(comm_));
 }
 
-// Non-blocking: a call answers at once, and the program can end what does not come to an end.
 void Communicator::form(const ncclUniqueId& id, int ranks, std::chrono::milliseconds limit) {
-  const auto deadline = Clock::now() + limit;
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = our_config();
   const ncclResult_t begun = ncclCommInitRankConfig(&comm_, ranks, id, rank_, &config);
   if (begun != ncclSuccess && begun != ncclInProgress)
     throw CollectiveError(
         fmt::format("rank {}: NCCL bring-up: {}", rank_, ncclGetErrorString(begun)));
+  wait_until_formed(ranks, limit);
+}
+
+ncclComm_t Communicator::split(int color, int key) {
+  ncclConfig_t config = our_config();
+  group_ = nullptr;
+  run("split", [&](ncclComm_t comm) {
+    return optional_.split(comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &group_, &config);
+  });
+  return std::exchange(group_, nullptr);
+}
+
+void Communicator::adopt(ncclComm_t group, int ranks, std::chrono::milliseconds limit) {
+  comm_ = group;
+  wait_until_formed(ranks, limit);
+}
+
+void Communicator::wait_until_formed(int ranks, std::chrono::milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
   BlockingWait wait;
   for (Pauses pauses;; pauses.take()) {
     if (const auto wrong = trouble()) {

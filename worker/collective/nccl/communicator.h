@@ -36,6 +36,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // All ranks must call it. Throws CollectiveError if they are not together after `limit`.
   void form(const ncclUniqueId& id, int ranks, std::chrono::milliseconds limit);
 
+  // Makes a communicator of each group of ranks, out of this one. All ranks must call it, and no
+  // other call may be under way. Null where `color` is negative. Throws as run() does. Only if
+  // NcclOptional has `split`.
+  ncclComm_t split(int color, int key);
+  // This is a group of `ranks` from split() from now on. Throws as form() does.
+  void adopt(ncclComm_t group, int ranks, std::chrono::milliseconds limit);
+
   // Makes one call, and returns when NCCL has taken it. That takes microseconds, but for the first
   // one, which connects the ranks. Throws CollectiveError if it fails, or if fail() is called
   // meanwhile: somebody must watch the time. `doing`: the middle of "rank 0: <doing>: NCCL: …".
@@ -81,6 +88,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   ncclResult_t state() const;  // in a turn
   std::string words_of(ncclResult_t error) const;
   void settle(const char* doing);
+  void wait_until_formed(int ranks, std::chrono::milliseconds limit);
   bool end_well(std::chrono::milliseconds limit);
   void fail_alone(const std::string& why) noexcept;
   void end_failed() noexcept;
@@ -102,6 +110,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool ended_ = false;
   std::string reason_;
   ncclComm_t comm_ = nullptr;   // for the one who has the turn
+  ncclComm_t group_ = nullptr;  // of the latest split; NCCL's own thread writes it
   std::set<void*> registered_;  // handles; likewise
 };
 

@@ -69,8 +69,8 @@ ncclResult_t in_a_group(const std::vector<One>& all, const Call& call) {
   return failed(result) ? result : ended;
 }
 
-// Returns how long each rank's part is, if NCCL has a call for all of them: one a rank, in the
-// order of ranks, equally long, without gaps. Else 0.
+// Returns how long each rank's part is, if NCCL has a call for all of them; else 0. It takes one a
+// rank, in the order of ranks, equally long, without gaps.
 std::size_t equal_length(const std::vector<Part>& parts, int ranks) {
   if (parts.size() != static_cast<std::size_t>(ranks)) return 0;
   const std::size_t length = parts.front().end - parts.front().begin;

@@ -15,6 +15,7 @@ void find(Function*& function, const char* name) {
 NcclOptional find_nccl_optional() {
   NcclOptional found;
   find(found.revoke, "ncclCommRevoke");
+  find(found.split, "ncclCommSplit");
   find(found.allocate, "ncclMemAlloc");
   find(found.free, "ncclMemFree");
   find(found.add, "ncclCommRegister");

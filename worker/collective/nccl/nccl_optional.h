@@ -11,6 +11,8 @@ namespace ddprun::worker {
 // Null if this library has no such function.
 struct NcclOptional {
   ncclResult_t (*revoke)(ncclComm_t, int flags) = nullptr;  // ncclCommRevoke, from 2.28.7 on
+  // ncclCommSplit, from 2.18 on
+  ncclResult_t (*split)(ncclComm_t, int color, int key, ncclComm_t*, ncclConfig_t*) = nullptr;
   ncclResult_t (*allocate)(void**, std::size_t) = nullptr;  // ncclMemAlloc, from 2.19 on
   ncclResult_t (*free)(void*) = nullptr;
   ncclResult_t (*add)(ncclComm_t, void*, std::size_t, void** handle) = nullptr;  // ncclCommRegister

@@ -22,6 +22,10 @@ using Clock = std::chrono::steady_clock;
 // ranks. Then it is aborted.
 constexpr std::chrono::seconds kFarewell{10};
 
+// The abilities of a rank's NCCL.
+constexpr std::byte kRegisters{1};
+constexpr std::byte kSplits{2};
+
 }  // namespace
 
 NcclRanks::NcclRanks(const NcclParts& parts)
@@ -53,21 +57,35 @@ NcclRanks::~NcclRanks() {
   if (communicator_->failed()) staging_.abandon();
 }
 
-// All ranks register their memory, or none does.
 void NcclRanks::form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board) {
   const auto deadline = Clock::now() + job().timeout;
   communicator_->form(id, job().ranks, job().timeout);
+  begin(deadline, std::move(board));
+}
+
+void NcclRanks::adopt(ncclComm_t group) {
+  const auto deadline = Clock::now() + job().timeout;
+  communicator_->adopt(group, job().ranks, job().timeout);
+  begin(deadline, nullptr);
+}
+
+// All ranks register their memory, or none does. They split by NCCL, or none does.
+void NcclRanks::begin(Deadline deadline, std::unique_ptr<DesyncBoard> board) {
   watch_over({.rank = job().rank,
               .silence = job().timeout + parts_.limits.silence,
               .abort = parts_.limits.abort,
               .end_process = parts_.end_process},
              communicator_, watcher_);
-  const auto mine = static_cast<std::byte>(memory_.can_register());
+  std::byte mine = memory_.can_register() ? kRegisters : std::byte{};
+  if (parts_.optional.split != nullptr) mine |= kSplits;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   const std::uint32_t operation = watcher_->begin(OperationKind::kBarrier, 0);
   const auto work = watcher_->watch(operation, Part::kEnds, left);
   const auto all = gather_equal(std::span(&mine, 1), work);
-  if (std::ranges::find(all, std::byte{0}) == all.end()) memory_.register_from_now_on();
+  std::byte common = mine;
+  for (const std::byte theirs : all) common &= theirs;
+  if ((common & kRegisters) != std::byte{}) memory_.register_from_now_on();
+  splits_ = (common & kSplits) != std::byte{};
   if (board != nullptr) watcher_->compare_over(std::move(board));
 }
 
@@ -265,6 +283,10 @@ std::unique_ptr<Collective> NcclRanks::split(int color, int key) {
   const OnGpu here(job().gpu);
   check();
   refuse_in_a_capture("split()");
+  if (splits_) {
+    const auto requests = gather_split_requests(*this, {color, key});
+    return split_by_nccl(group_place(requests, job().rank), color, key);
+  }
   const auto join = [this](const GroupPlace& place, Exchange& exchange) {
     NcclParts group = parts_;
     group.job = {
@@ -272,6 +294,22 @@ std::unique_ptr<Collective> NcclRanks::split(int color, int key) {
     return join_nccl_on(group, exchange, nullptr);
   };
   return split_group(*this, {color, key}, join);
+}
+
+std::unique_ptr<Collective> NcclRanks::split_by_nccl(const GroupPlace& place, int color, int key) {
+  const auto work = watcher_->watch(watcher_->begin(OperationKind::kBarrier, 0), Part::kEnds);
+  ncclComm_t group = nullptr;
+  put_in_stream(*work, [&]() -> std::optional<Event> {
+    group = communicator_->split(color, key);
+    return std::nullopt;
+  });
+  if (place.ranks == 0) return nullptr;
+  NcclParts parts = parts_;
+  parts.job = {
+      .rank = place.rank, .ranks = place.ranks, .gpu = job().gpu, .timeout = job().timeout};
+  auto collective = std::make_unique<NcclRanks>(parts);
+  collective->adopt(group);
+  return collective;
 }
 
 // ncclAllGather wants equal lengths, so `mine` must have the same length on all ranks. Returns all

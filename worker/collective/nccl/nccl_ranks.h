@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "worker/collective/core/parts.h"
+#include "worker/collective/core/split.h"
 #include "worker/collective/nccl/communicator.h"
 #include "worker/collective/nccl/cuda_parts.h"
 #include "worker/collective/nccl/dropped_memory.h"
@@ -37,6 +38,8 @@ class NcclRanks final : public Collective {
   // one. That shall fail here, within the deadline of the bring-up. Ranks that wait compare what
   // they do over `board`, if there is one.
   void form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board);
+  // The same with a group that NCCL has split off, on all of its ranks.
+  void adopt(ncclComm_t group);
 
   int rank() const override { return job().rank; }
   int world_size() const override { return job().ranks; }
@@ -98,6 +101,9 @@ class NcclRanks final : public Collective {
 
   const NcclJob& job() const { return parts_.job; }
   Ticket launch(const Flat& flat, const LaunchRequest& request);
+  using Deadline = std::chrono::steady_clock::time_point;
+  void begin(Deadline deadline, std::unique_ptr<DesyncBoard> board);
+  std::unique_ptr<Collective> split_by_nccl(const GroupPlace& place, int color, int key);
   void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
   Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call,
                         const std::function<void()>& after = {});
@@ -113,6 +119,7 @@ class NcclRanks final : public Collective {
   NcclParts parts_;
   cudaStream_t stream_;
   Ticket launched_;
+  bool splits_ = false;                         // all ranks have an NCCL that splits
   std::shared_ptr<Communicator> communicator_;  // registered memory is the other owner
   std::shared_ptr<DroppedMemory> dropped_;      // likewise
   NcclMemory memory_;

@@ -34,8 +34,8 @@ struct UnitRow {
 // A place in a stream of the GPU. Null stands for no work.
 using StreamMark = std::shared_ptr<void>;
 
-// What is done to one rank's tensors. Each function puts work into the current stream, and waits
-// for nothing. Memory belongs to the caller.
+// The operations on one rank's tensors. Each puts work into the current stream, and waits for
+// nothing. Memory belongs to the caller.
 class UnitTensors {
  public:
   UnitTensors() = default;

@@ -330,16 +330,42 @@ TEST_F(NcclRanksTest, TheWatcherSleepsWhileNothingIsUnderWay) {
   });
 }
 
+// Keys turn the order of ranks around. One group goes after the ranks that it comes of.
 TEST_F(NcclRanksTest, SplitsIntoGroups) {
-  run({.ranks = 4}, [](Rank& rank) {
-    const auto group = rank.collective->split(rank.rank % 2, rank.rank);
+  const auto splits = [](Rank& rank) {
+    const auto group = rank.collective->split(rank.rank % 2, -rank.rank);
     ASSERT_EQ(group->world_size(), 2);
-    EXPECT_EQ(group->rank(), rank.rank / 2);
+    EXPECT_EQ(group->rank(), 1 - rank.rank / 2);
     double members[] = {static_cast<double>(rank.rank)};
     group->sum(members);
     EXPECT_EQ(members[0], rank.rank % 2 == 0 ? 2 : 4);
-    EXPECT_EQ(rank.collective->split(-1, 0), nullptr);
+    EXPECT_EQ(rank.collective->split(rank.rank == 1 ? 5 : -1, 0) == nullptr, rank.rank != 1);
+    const auto half = group->split(0, 0);
     rank.collective->barrier();
+    rank.collective.reset();
+    const auto memory = half->allocate(16);
+    half->wait(half->launch_sum(floats(memory, 4)));
+    half->barrier();
+  };
+  run({.ranks = 4}, splits);
+  EXPECT_EQ(sim::controls().splits, 4 * 3);
+  sim::reset();
+  // One rank's NCCL is too old: groups start anew, but in the group without that rank.
+  run({.ranks = 4,
+       .optional =
+           [](int rank) {
+             auto optional = sim::all_optional();
+             if (rank == 2) optional.split = nullptr;
+             return optional;
+           }},
+      splits);
+  EXPECT_EQ(sim::controls().splits, 2);
+}
+
+TEST_F(NcclRanksTest, TellsThatARankDoesNotSplit) {
+  run({.ranks = 2, .timeout = std::chrono::milliseconds(300)}, [](Rank& rank) {
+    if (rank.rank == 1) return;
+    EXPECT_NE(message_of([&] { rank.collective->split(0, 0); }), "");
   });
 }
 

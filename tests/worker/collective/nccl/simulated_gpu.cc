@@ -47,14 +47,31 @@ void reset() {
   for (auto* fault :
        {&now.hang, &now.queries_hang, &now.revoke_hangs, &now.abort_hangs, &now.out_of_memory})
     *fault = false;
-  for (auto* count : {&now.revokes,          &now.aborts,        &now.aborts_before_a_revoke,
-                      &now.unformed_revokes, &now.destroys,      &now.communicators,
-                      &now.launches,         &now.registered,    &now.registrations,
-                      &now.left_registered,  &now.blocks,        &now.event_queries,
-                      &now.event_waits,      &now.calls_at_once, &now.calls_before_settled,
-                      &now.wrong_device,     &now.unsafe_calls,  &now.captured_queries,
-                      &now.freed_under_work, &now.mixed_memory,  &now.unordered,
-                      &now.outside,          &now.events,        &now.groups})
+  for (auto* count : {&now.revokes,
+                      &now.aborts,
+                      &now.aborts_before_a_revoke,
+                      &now.unformed_revokes,
+                      &now.destroys,
+                      &now.communicators,
+                      &now.launches,
+                      &now.registered,
+                      &now.registrations,
+                      &now.left_registered,
+                      &now.blocks,
+                      &now.event_queries,
+                      &now.event_waits,
+                      &now.calls_at_once,
+                      &now.calls_before_settled,
+                      &now.wrong_device,
+                      &now.unsafe_calls,
+                      &now.captured_queries,
+                      &now.freed_under_work,
+                      &now.mixed_memory,
+                      &now.unordered,
+                      &now.outside,
+                      &now.events,
+                      &now.groups,
+                      &now.splits})
     *count = 0;
 }
 

@@ -57,6 +57,7 @@ struct Controls {
   std::atomic<int> communicators = 0;    // now
   std::atomic<int> launches = 0;         // of operations; calls alone
   std::atomic<int> groups = 0;           // of such calls
+  std::atomic<int> splits = 0;           // calls of ranks
   std::atomic<int> registered = 0;       // now
   std::atomic<int> registrations = 0;    // ever
   std::atomic<int> left_registered = 0;  // when their communicator was destroyed

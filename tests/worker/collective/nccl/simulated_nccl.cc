@@ -47,6 +47,12 @@ struct Ranks {
   using Place = std::tuple<int, int, int>;  // sender and receiver, or -1; a number
   std::map<Place, std::map<int, Part>> parts;
   std::set<Place> done;
+  // The groups of an ncclCommSplit(): colors and keys by rank, and the ranks by color.
+  struct Split {
+    std::map<int, std::pair<int, int>> requests{};
+    std::map<int, std::shared_ptr<Ranks>> groups{};
+  };
+  std::map<int, Split> splits{};  // by number
 };
 
 // An operation of a rank, as its kernel begins it.
@@ -85,6 +91,8 @@ struct ncclComm {
   std::map<void*, std::size_t> registered{};
   bool revoked = false;
   bool finalized = false;
+  int splits = 0;                  // so many
+  ncclComm_t* group_of = nullptr;  // the place for the group of one that is under way
   std::atomic<int> calls = 0;
 };
 
@@ -415,11 +423,51 @@ ncclResult_t free_memory(void* memory) {
   return ncclSuccess;
 }
 
+// Returns false while a rank has not come.
+bool make_group(ncclComm_t comm) {
+  const std::lock_guard lock(comm->all->mutex);
+  Ranks::Split& split = comm->all->splits[comm->splits];
+  if (static_cast<int>(split.requests.size()) < comm->ranks) return false;
+  ncclComm_t* const place = std::exchange(comm->group_of, nullptr);
+  const auto [color, key] = split.requests.at(comm->rank);
+  if (color < 0) return true;
+  int rank = 0;
+  int ranks = 0;
+  for (const auto& [other, request] : split.requests) {
+    if (request.first != color) continue;
+    ++ranks;
+    if (std::pair(request.second, other) < std::pair(key, comm->rank)) ++rank;
+  }
+  auto& group = split.groups[color];
+  if (group == nullptr) group = std::make_shared<Ranks>();
+  ++group->joined;
+  *place = new ncclComm{.all = group, .rank = rank, .ranks = ranks, .gpu = comm->gpu};
+  ++controls().communicators;
+  return true;
+}
+
+ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* group,
+                   ncclConfig_t* /*config*/) {
+  const Call call(comm);
+  if (!call.may_begin()) return ncclInvalidArgument;
+  if (comm->revoked) return ncclInvalidUsage;
+  ++controls().splits;
+  const std::lock_guard lock(comm->all->mutex);
+  comm->all->splits[++comm->splits].requests[comm->rank] = {color, key};
+  comm->group_of = group;
+  comm->looks_left = controls().looks_to_settle;
+  return ncclInProgress;
+}
+
 }  // namespace
 
 ddprun::worker::NcclOptional ddprun::worker::sim::all_optional() {
-  return {
-      .revoke = revoke, .allocate = allocate, .free = free_memory, .add = add, .remove = remove};
+  return {.revoke = revoke,
+          .split = split,
+          .allocate = allocate,
+          .free = free_memory,
+          .add = add,
+          .remove = remove};
 }
 
 extern "C" {
@@ -465,6 +513,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     const std::lock_guard lock(comm->all->mutex);
     if (comm->kernels->launched > 0) return ncclSuccess;
   }
+  if (comm->group_of != nullptr && !make_group(comm)) return ncclSuccess;
   if (!controls().settles && comm->looks_left > 0) return ncclSuccess;
   if (comm->looks_left > 0 && --comm->looks_left > 0) return ncclSuccess;
   if (comm->deferred) {

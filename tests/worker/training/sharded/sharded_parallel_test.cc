@@ -244,7 +244,7 @@ TEST(ShardedParallel, BeginsWithTheParametersAndBuffersOfRankZero) {
   run_ranks(tcp_ranks(2), body);
 }
 
-// What ranks on several GPUs do, with the memory of CPUs. unit_flow_test.cc has the order of
+// Trains as ranks on several GPUs do, with the memory of CPUs. unit_flow_test.cc has the order of
 // streams.
 torch::OrderedDict<std::string, at::Tensor> train_on_streams(Collective& ranks) {
   Net net;

@@ -239,7 +239,7 @@ class Trainer {
     if (before && before != unit && !tensors_.is_placed(*before)) flow_.release(*before);
     if (unit) flow_.gather_ahead(*unit);
   }
-  // Every other unit has a stream of its own. What is computed has an order: one unit needs the
+  // Every other unit has a stream of its own. The results have an order: one unit needs the
   // other's. The rows' memory has no order but that of the flow.
   void use_stream_of(std::size_t unit) { *current_ = streams_[unit % 2]; }
   void need_what_is_computed() {
