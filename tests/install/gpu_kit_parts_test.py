@@ -137,6 +137,10 @@ class Plan(unittest.TestCase):
         self.assertTrue(plan.fits(stage, 10 + plan.RESERVE_S))
         self.assertFalse(plan.fits(stage, 9.9 + plan.RESERVE_S))
 
+    def test_the_limits_of_all_stages_fit_into_a_run(self):
+        limits = sum(stage.limit_s for stage in plan.STAGES)
+        self.assertLessEqual(limits + plan.RESERVE_S, plan.RUN_S)
+
     def test_a_dry_run_has_longer_limits(self):
         stage = plan.Stage("x", 10, "x", "")
         self.assertEqual(plan.for_a_dry_run([stage]), [plan.Stage("x", 10 * plan.DRY_FACTOR, "x", "")])

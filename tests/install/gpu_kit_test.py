@@ -132,6 +132,10 @@ class GpuKit(FolderTest):
         figures = self.figures(self.check_stage("costs"))
         self.assertGreater(figures["host time of a sum of 1 MiB, N=2"]["ratio"], 0)
         self.assertGreater(figures["SyncBatchNorm, forward and backward, N=2"]["ours"], 0)
+        self.assertGreater(figures["step with ZeRO over one with Adam, N=2"]["ours"], 0)
+
+    def test_stage_endurance(self):
+        self.assertEqual(self.figures(self.check_stage("endurance"))["attempts that trained"]["result"], "met")
 
     def test_stage_standby(self):
         figures = self.figures(self.check_stage("standby"))

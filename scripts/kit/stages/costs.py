@@ -1,5 +1,5 @@
-"""Single costs of ours and of PyTorch's, with one and two ranks (bench/costs.cc). The GPU's memory
-in training."""
+"""Single costs of ours and of PyTorch's, with one and two ranks (bench/costs.cc). A step of ZeRO
+beside one of Adam. The GPU's memory in training."""
 
 import importlib.machinery
 import importlib.util
@@ -44,6 +44,9 @@ def tell_costs(tools, ranks, rounds):
                    goal=["ratio at most", most], gpu_only=True)
         else:
             figure(f"{what}, N={ranks}", ours[name], unit=unit)
+    figure(f"step with Adam of 100 MB, N={ranks}", ours["adam_ms"], unit="ms")
+    figure(f"step with ZeRO over one with Adam, N={ranks}", ours["zero_ms"] / ours["adam_ms"],
+           **({"goal": ["at most", 1.05], "gpu_only": True} if ranks == 2 else {}))
 
 
 def bench_step(tools):

@@ -56,6 +56,7 @@ double life_of_child(std::chrono::milliseconds limit, const ChildBody& body);
 void capture_elsewhere(Device device);
 void sum_in_a_capture(Device device);
 void captured_step(Device device);
+void captured_step_of_two(Device device);
 void waiter_behind_an_endless_kernel(Device device);
 void process_behind_an_endless_kernel(Device device);
 void destroyed_behind_an_endless_kernel(Device device);

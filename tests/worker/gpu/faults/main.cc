@@ -53,6 +53,7 @@ constexpr Fault kFaults[] = {
     {"another_device", On::kNever, "it needs two GPUs", nullptr},
     {"killed_rank", On::kCpuToo, "the other rank is told of a death within 2 s", killed_rank},
     {"captured_step", On::kGpu, "a captured step has the bits of an eager one", captured_step},
+    {"captured_step_of_two", On::kGpu, "so has one that two ranks capture", captured_step_of_two},
 };
 
 const char* text_of(On on) {

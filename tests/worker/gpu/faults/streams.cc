@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tests/worker/gpu/faults/fault.h"
 
@@ -100,6 +101,39 @@ double seconds_of(int count, const Step& step) {
   return seconds_since(start) / count;
 }
 
+// A whole step is captured, and replayed 100 times. It ends with the bits of eager steps.
+void expect_bits_of_eager_steps(Collective& ranks) {
+  constexpr int kReplays = 100;
+  const auto other = ranks.split(0, ranks.rank());  // the sums of another job go on meanwhile
+  const auto aside = other->allocate(kElements * sizeof(float));
+  Trained eager(ranks);
+  Trained replayed(ranks);
+  CapturedStep step = ddprun::captured_step(
+      [&] {
+        replayed.step();
+        return at::Tensor();
+      },
+      ranks);
+  for (int i = 0; i < CapturedStepOptions{}.warm_ups; ++i) {
+    eager.step();
+    step();
+  }
+  torch::cuda::synchronize();
+  const Ticket under_way = launch(*other, aside);
+  step();
+  eager.step();
+  other->wait(under_way);
+  require(step.is_captured(), "the step is not captured");
+  const double eager_s = seconds_of(kReplays, [&] { eager.step(); });
+  const double replay_s = seconds_of(kReplays, [&] { step(); });
+  if (ranks.rank() == 0)
+    fmt::print("eager_ms {:.4f}\nreplay_ms {:.4f}\n", 1e3 * eager_s, 1e3 * replay_s);
+  require(end_of(ranks).empty(), "the collective ended: " + end_of(ranks));
+  for (std::size_t i = 0; i < eager.net->parameters().size(); ++i)
+    require(torch::equal(eager.net->parameters()[i], replayed.net->parameters()[i]),
+            fmt::format("parameter {} has other bits than after eager steps", i));
+}
+
 }  // namespace
 
 // Row 1: another thread captures in global mode while the watcher asks for a sum.
@@ -132,37 +166,14 @@ void sum_in_a_capture(Device device) {
   require(mean == 3, fmt::format("the numbers are {} and not 3", mean));
 }
 
-// A whole step is captured, and replayed 100 times. It ends with the bits of eager steps.
 void captured_step(Device device) {
-  constexpr int kReplays = 100;
-  const auto ranks = joined_alone(device, kUsualTimeout);
-  const auto other = ranks->split(0, 0);  // the sums of another job go on meanwhile
-  const auto aside = other->allocate(kElements * sizeof(float));
-  Trained eager(*ranks);
-  Trained replayed(*ranks);
-  CapturedStep step = ddprun::captured_step(
-      [&] {
-        replayed.step();
-        return at::Tensor();
-      },
-      *ranks);
-  for (int i = 0; i < CapturedStepOptions{}.warm_ups; ++i) {
-    eager.step();
-    step();
-  }
-  torch::cuda::synchronize();
-  const Ticket under_way = launch(*other, aside);
-  step();
-  eager.step();
-  other->wait(under_way);
-  require(step.is_captured(), "the step is not captured");
-  const double eager_s = seconds_of(kReplays, [&] { eager.step(); });
-  const double replay_s = seconds_of(kReplays, [&] { step(); });
-  fmt::print("eager_ms {:.4f}\nreplay_ms {:.4f}\n", 1e3 * eager_s, 1e3 * replay_s);
-  require(end_of(*ranks).empty(), "the collective ended: " + end_of(*ranks));
-  for (std::size_t i = 0; i < eager.net->parameters().size(); ++i)
-    require(torch::equal(eager.net->parameters()[i], replayed.net->parameters()[i]),
-            fmt::format("parameter {} has other bits than after eager steps", i));
+  expect_bits_of_eager_steps(*joined_alone(device, kUsualTimeout));
+}
+
+// NCCL launches what two ranks capture from a thread of its own.
+void captured_step_of_two(Device device) {
+  const auto statuses = run_two({device, kUsualTimeout}, expect_bits_of_eager_steps);
+  require(statuses == std::vector<int>{0, 0}, "a rank did not end well");
 }
 
 // Rows 3 and 5: a kernel of the program does not end. The host is told, and may go.
