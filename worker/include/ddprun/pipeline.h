@@ -99,7 +99,8 @@ class Pipeline {
   // Takes the ranks, which must outlive this: stage s is on rank s. The last rank's `loss` counts,
   // and forward() alone needs none. All ranks must call it. Throws std::invalid_argument on all of
   // them unless all give the same options. So it does for a DataParallel whose forwards may not run
-  // ahead of their backwards (forwards_may_run_ahead()).
+  // ahead of their backwards (forwards_may_run_ahead()). On CPU, memory that is freed stays in the
+  // process from here on, as DataParallelOptions::keep_freed_memory says.
   Pipeline(PipelineStage stage, Collective& ranks, PipelineLoss loss,
            const PipelineOptions& options = {});
   Pipeline(const Pipeline&) = delete;

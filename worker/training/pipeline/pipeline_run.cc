@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "worker/training/data_parallel/malloc_settings.h"
 #include "worker/training/pipeline/pipeline_terms.h"
 
 namespace ddprun::worker {
@@ -54,6 +55,7 @@ PipelineRun::PipelineRun(PipelineStage stage, Collective& ranks, PipelineLoss lo
       forwards_(make_links()) {
   stage_.parameters = each_once(stage_.parameters);
   meet();
+  if (ranks_.device() == Device::kCpu) set_up_malloc();
 }
 
 // All ranks get the same answer.
