@@ -30,7 +30,7 @@ class Judgement(unittest.TestCase):
             (self.bin / name).chmod(0o755)
 
     def judged(self, ours, theirs, *options, grown=128, needed=128, their_loss=0.5):
-        """Of one row. `ours` and `theirs`: milliseconds of a step, by round."""
+        """Judges one row. `ours` and `theirs`: milliseconds of a step, by round."""
         rounds = {"ours": [f"{time / 1000} 0.5 {grown * MIB} {needed * MIB}" for time in ours],
                   "theirs": [f"{time / 1000} {their_loss} {grown * MIB}" for time in theirs]}
         for side, lines in rounds.items():
