@@ -1,13 +1,15 @@
 #include "agent/core/standby_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ddprun::agent {
 
 void StandbyPlan::attempt_started(Time now) {
   running_ = true;
   settled_ = false;
-  started_ = now;
+  noted_ = 0;
+  last_import_ = now;
   look_at_ = now + kLook;
 }
 
@@ -17,7 +19,8 @@ void StandbyPlan::attempt_ended() {
   std::ranges::replace(standbys_, State::kEnded, State::kNone);
 }
 
-std::optional<int> StandbyPlan::looked(const std::vector<std::uint64_t>& steps, Time now) {
+std::optional<int> StandbyPlan::looked(const std::vector<std::uint64_t>& steps, std::uint64_t noted,
+                                       Time now) {
   if (!running_) return std::nullopt;
   if (settled_) {
     const auto rank = warmed_rank();
@@ -26,7 +29,8 @@ std::optional<int> StandbyPlan::looked(const std::vector<std::uint64_t>& steps, 
     return is_late ? rank : std::nullopt;
   }
   const bool stepped = std::ranges::all_of(steps, [](std::uint64_t done) { return done > 0; });
-  settled_ = stepped || now >= started_ + kSettled;
+  if (std::exchange(noted_, noted) != noted) last_import_ = now;
+  settled_ = stepped || now >= last_import_ + kSettled;
   look_at_ = settled_ ? Time::max() : now + kLook;
   return std::nullopt;
 }

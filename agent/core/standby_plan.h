@@ -5,7 +5,7 @@
 //
 // Standbys are warmed one after the other, and not before the workers have done their first step.
 // Then all that they import is known, and a start is not slowed down. A program that counts no
-// steps is given kSettled instead.
+// steps is given kSettled instead, since its start or its last import.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace ddprun::agent {
 
 class StandbyPlan {
  public:
-  // How long after its start an attempt counts as running if it counts no steps.
+  // An attempt that counts no steps counts as running if nothing was imported for so long.
   static constexpr std::chrono::seconds kSettled{30};
   // A standby whose imports take longer hangs.
   static constexpr std::chrono::seconds kLongestWarming{300};
@@ -34,8 +34,9 @@ class StandbyPlan {
   void attempt_started(Time now);
   // The workers of the attempt end. Nothing is warmed until the next one.
   void attempt_ended();
-  // Looks at the pages: steps of each local rank. Answers the standby that is warmed for too long.
-  std::optional<int> looked(const std::vector<std::uint64_t>& steps, Time now);
+  // Looks at the pages: steps of each local rank, and bytes that all have noted of imports. Answers
+  // the standby that is warmed for too long.
+  std::optional<int> looked(const std::vector<std::uint64_t>& steps, std::uint64_t noted, Time now);
   // The standby of this rank waits now.
   void waits(int local_rank);
   // It was let go. A rank that is unfit stays so.
@@ -68,7 +69,8 @@ class StandbyPlan {
   bool wanted_;
   bool running_ = false;
   bool settled_ = false;
-  Time started_{};
+  std::uint64_t noted_ = 0;  // of imports, at the last look
+  Time last_import_{};       // or the start
   Time look_at_ = Time::max();
   Time warm_until_{};            // of the one that is warmed
   std::vector<State> standbys_;  // by local rank

@@ -344,8 +344,14 @@ void Standbys::attempt_ended() {
 void Standbys::look() {
   std::vector<std::uint64_t> steps;
   steps.reserve(static_cast<std::size_t>(config_.worker_count));
-  for (int rank = 0; rank < config_.worker_count; ++rank) steps.push_back(pages_->page(rank).steps);
-  if (const auto late = plan_.looked(steps, now())) drop(*late, "its imports take too long", true);
+  std::uint64_t noted = 0;
+  for (int rank = 0; rank < config_.worker_count; ++rank) {
+    const WorkerPage& page = pages_->page(rank);
+    steps.push_back(page.steps);
+    noted += page.notes_size;
+  }
+  if (const auto late = plan_.looked(steps, noted, now()))
+    drop(*late, "its imports take too long", true);
   look_.set(plan_.look_again_at());
   if (!plan_.is_settled()) return;
   learn();

@@ -215,6 +215,14 @@ class Standby(JobTest):
         second = self.restarted(job)
         self.assertEqual(sorted(one["pid"] for one in second), sorted(standbys))
 
+    def test_an_import_may_write_torchs_module(self):
+        """As torch 2.9 does, in a folder that each process makes for itself."""
+        code = (f"import sys, tempfile\nFOLDER = tempfile.mkdtemp(dir={str(self.folder)!r})\nsys.path.append(FOLDER)\n"
+                "open(FOLDER + '/_remote_module_non_scriptable.py', 'x').close()\nimport _remote_module_non_scriptable\n")
+        job = self.begin(imports="import writes", python=self.virtual_environment(writes=code))
+        standbys = self.waiting(job)
+        self.assertEqual(sorted(one["pid"] for one in self.restarted(job)), sorted(standbys))
+
     def test_none_where_a_package_imports_the_users_own(self):
         (self.folder / "own_settings.py").write_text("VALUE = 5\n")
         python = self.virtual_environment(asks="try:\n  from own_settings import VALUE\nexcept ImportError:\n  VALUE = None\n")

@@ -7,6 +7,9 @@ import sys
 
 
 class Packages:
+    # Torch 2.9 writes it while it is imported, into a temporary folder of each process.
+    WRITTEN_BY_AN_IMPORT = {"_remote_module_non_scriptable"}
+
     def __init__(self):
         packages = [
             folder for folder in sys.path if folder.endswith(("/site-packages", "/dist-packages"))
@@ -21,8 +24,10 @@ class Packages:
         """Whether a module is Python's own or a package's. A standby never runs the user's
         files."""
         places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
-        known = spec.origin in ("built-in", "frozen") or all(
-            place.startswith(self.shared) for place in places
+        known = (
+            spec.origin in ("built-in", "frozen")
+            or spec.name in self.WRITTEN_BY_AN_IMPORT
+            or all(place.startswith(self.shared) for place in places)
         )
         return known and spec.name.partition(".")[0] != self.users_package
 

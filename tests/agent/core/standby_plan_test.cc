@@ -14,9 +14,9 @@ TEST(StandbyPlan, WarmsOneAfterTheOtherAfterTheFirstStep) {
   EXPECT_EQ(plan.look_again_at(), Time::max());
   plan.attempt_started(kAttemptStart);
   EXPECT_EQ(plan.look_again_at(), kAttemptStart + StandbyPlan::kLook);
-  plan.looked({1, 0}, kAttemptStart + seconds(1));
+  plan.looked({1, 0}, 0, kAttemptStart + seconds(1));
   EXPECT_EQ(plan.next(), std::nullopt) << "one worker is still importing";
-  plan.looked({2, 1}, kAttemptStart + seconds(2));
+  plan.looked({2, 1}, 0, kAttemptStart + seconds(2));
   EXPECT_EQ(plan.look_again_at(), Time::max()) << "an idle agent does not wake up";
   EXPECT_EQ(plan.next(), 0);
   plan.warming(0, kAttemptStart + seconds(2));
@@ -32,16 +32,27 @@ TEST(StandbyPlan, WarmsOneAfterTheOtherAfterTheFirstStep) {
 TEST(StandbyPlan, GivesAProgramWithoutStepsSomeTime) {
   StandbyPlan plan(true, 1);
   plan.attempt_started(kAttemptStart);
-  plan.looked({0}, kAttemptStart + seconds(29));
+  plan.looked({0}, 0, kAttemptStart + seconds(29));
   EXPECT_EQ(plan.next(), std::nullopt);
-  plan.looked({0}, kAttemptStart + StandbyPlan::kSettled);
+  plan.looked({0}, 0, kAttemptStart + StandbyPlan::kSettled);
+  EXPECT_EQ(plan.next(), 0);
+}
+
+TEST(StandbyPlan, WaitsForTheLastImportOfAProgramWithoutSteps) {
+  StandbyPlan plan(true, 1);
+  plan.attempt_started(kAttemptStart);
+  plan.looked({0}, 500, kAttemptStart + seconds(20));
+  plan.looked({0}, 900, kAttemptStart + seconds(40));
+  plan.looked({0}, 900, kAttemptStart + seconds(69));
+  EXPECT_EQ(plan.next(), std::nullopt) << "a standby would import what the worker has not yet";
+  plan.looked({0}, 900, kAttemptStart + seconds(70));
   EXPECT_EQ(plan.next(), 0);
 }
 
 TEST(StandbyPlan, ReplacesWhatWasReleasedInTheNextAttempt) {
   StandbyPlan plan(true, 1);
   plan.attempt_started(kAttemptStart);
-  plan.looked({1}, kAttemptStart + seconds(1));
+  plan.looked({1}, 0, kAttemptStart + seconds(1));
   plan.warming(0, kAttemptStart + seconds(2));
   plan.waits(0);
   plan.attempt_ended();
@@ -49,14 +60,14 @@ TEST(StandbyPlan, ReplacesWhatWasReleasedInTheNextAttempt) {
   EXPECT_EQ(plan.next(), std::nullopt) << "no workers run";
   plan.attempt_started(kAttemptStart + seconds(9));
   EXPECT_EQ(plan.next(), std::nullopt) << "the new ones have done no step";
-  plan.looked({1}, kAttemptStart + seconds(10));
+  plan.looked({1}, 0, kAttemptStart + seconds(10));
   EXPECT_EQ(plan.next(), 0);
 }
 
 TEST(StandbyPlan, DoesNotTryAgainWhereOneWasUnfit) {
   StandbyPlan plan(true, 2);
   plan.attempt_started(kAttemptStart);
-  plan.looked({1, 1}, kAttemptStart + seconds(1));
+  plan.looked({1, 1}, 0, kAttemptStart + seconds(1));
   plan.warming(0, kAttemptStart + seconds(2));
   plan.unfit(0);
   EXPECT_EQ(plan.next(), 1);
@@ -66,7 +77,7 @@ TEST(StandbyPlan, DoesNotTryAgainWhereOneWasUnfit) {
   plan.released(0);
   plan.released(1);
   plan.attempt_started(kAttemptStart + seconds(5));
-  plan.looked({1, 1}, kAttemptStart + seconds(6));
+  plan.looked({1, 1}, 0, kAttemptStart + seconds(6));
   EXPECT_EQ(plan.next(), 1) << "another one may live; the first rank's would be unfit again";
   plan.give_up();
   EXPECT_EQ(plan.next(), std::nullopt);
@@ -87,24 +98,24 @@ TEST(StandbyPlan, KnowsWhoHasNone) {
 TEST(StandbyPlan, AHangingImportEndsTheStandby) {
   StandbyPlan plan(true, 2);
   plan.attempt_started(kAttemptStart);
-  EXPECT_EQ(plan.looked({1, 1}, kAttemptStart + seconds(1)), std::nullopt);
+  EXPECT_EQ(plan.looked({1, 1}, 0, kAttemptStart + seconds(1)), std::nullopt);
   plan.warming(0, kAttemptStart + seconds(1));
   plan.waits(0);
   plan.warming(1, kAttemptStart + seconds(2));
   const Time late = kAttemptStart + seconds(2) + StandbyPlan::kLongestWarming;
   EXPECT_EQ(plan.look_again_at(), late);
-  EXPECT_EQ(plan.looked({1, 1}, late - seconds(1)), std::nullopt);
+  EXPECT_EQ(plan.looked({1, 1}, 0, late - seconds(1)), std::nullopt);
   EXPECT_EQ(plan.look_again_at(), late);
-  EXPECT_EQ(plan.looked({1, 1}, late), 1);
+  EXPECT_EQ(plan.looked({1, 1}, 0, late), 1);
   plan.unfit(1);
-  EXPECT_EQ(plan.looked({1, 1}, late), std::nullopt);
+  EXPECT_EQ(plan.looked({1, 1}, 0, late), std::nullopt);
   EXPECT_EQ(plan.look_again_at(), Time::max());
 }
 
 TEST(StandbyPlan, WaitsForTheFirstStepAloneIfNoneIsWanted) {
   StandbyPlan plan(false, 1);
   plan.attempt_started(kAttemptStart);
-  plan.looked({1}, kAttemptStart + seconds(1));
+  plan.looked({1}, 0, kAttemptStart + seconds(1));
   EXPECT_TRUE(plan.is_settled());
   EXPECT_EQ(plan.look_again_at(), Time::max());
   EXPECT_EQ(plan.next(), std::nullopt);
