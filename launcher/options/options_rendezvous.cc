@@ -11,6 +11,7 @@
 #include "base/net/address.h"
 #include "launcher/options/parse_context.h"
 #include "launcher/scheduler/placement.h"
+#include "launcher/scheduler/scheduler_table.h"
 #include "launcher/scheduler/start_mark.h"
 
 namespace ddprun::launcher {
@@ -311,8 +312,8 @@ PlacementQuery asked_nodes(const ParseContext& context) {
   return asked;
 }
 
-// A first pod may be one of several, and nothing tells it.
-void tell_of_first_pod(ParseContext& context) {
+// A first pod, or a node of an allocation, may be one of several, and nothing tells it.
+void tell_of_unknown_nodes(ParseContext& context) {
   const PlacementQuery asked = asked_nodes(context);
   if (asked.is_alone || asked.by_flags || asked.max_nodes > 0) return;
   const SchedulerFacts& found = context.scheduler_facts;
@@ -324,6 +325,14 @@ void tell_of_first_pod(ParseContext& context) {
     context.options.notices.emplace_back(
         "a job on this pod alone; write `plugins: {svc: []}` into the Volcano job if its pods are "
         "one job, else type --standalone");
+  if (found.scheduler == Scheduler::kNone) return;
+  const SchedulerRow& row = row_of(found.scheduler);
+  if (row.kind == SchedulerKind::kAllocation && row.nodes.empty() && found.job_nodes == 0)
+    context.options.notices.push_back(
+        fmt::format("a job on this node alone; {}={} of this {} cannot be read: type {} if it has "
+                    "more nodes, else --standalone",
+                    row.hosts, context.env(row.hosts).value_or(""), row.name,
+                    "--nnodes=N --rdzv-backend=c10d --rdzv-id=NAME --rdzv-endpoint=HOST"));
 }
 
 }  // namespace
@@ -339,7 +348,7 @@ void read_scheduler(ParseContext& context) {
     return;
   }
   if (!*placed) {
-    tell_of_first_pod(context);
+    tell_of_unknown_nodes(context);
     return;
   }
   const Placement& placement = **placed;

@@ -114,10 +114,15 @@ Error no_first_host(const SchedulerFacts& found, const PlacementQuery& asked) {
         "`subdomain` with a headless Service of its name, or type --rdzv-backend=c10d "
         "--rdzv-endpoint=HOST");
   }
+  const std::string way =
+      row.hand_on.empty()
+          ? fmt::format("--nnodes={} --rdzv-backend=c10d --rdzv-id=NAME --rdzv-endpoint=HOST",
+                        found.nodes)
+          : std::string(row.hand_on);
   return refusal(
       fmt::format("{} runs {} on {}, and nothing names the first host: type {} for the host of "
                   "rank 0, or --standalone for a job on each node alone",
-                  row.name, asked.called, counted(found.nodes, "node"), row.hand_on));
+                  row.name, asked.called, counted(found.nodes, "node"), way));
 }
 
 constexpr std::string_view kOperatorsFlags =

@@ -65,7 +65,7 @@ struct SchedulerRow {
   std::string_view tasks{};  // processes on this node, or a list for all nodes
   // The command to type so that ddprun is started once on each of N nodes.
   std::string_view command{};
-  // The flag that hands an environment variable on, if the launcher knows no host.
+  // The way to name the first host if no variable does. Empty: the flags of the rendezvous.
   std::string_view hand_on{};
   std::string_view gpus{};     // GPUs of this node, each for a worker
   std::string_view id{};       // an id of the rendezvous begins with it

@@ -121,6 +121,16 @@ TEST(Platforms, TellAFirstPodThatItMayNotBeAlone) {
   EXPECT_TRUE(good_in("volcano", {"--standalone", "E"}, first).notices.empty());
 }
 
+TEST(Platforms, TellAnAllocationThatItMayNotBeAlone) {
+  const Variables lost = {{"PBS_NODEFILE", "/nowhere"}};
+  EXPECT_EQ(good_in("pbs_job", {"E"}, lost).notices,
+            std::vector<std::string>{
+                "a job on this node alone; PBS_NODEFILE=/nowhere of this PBS job cannot be read: "
+                "type --nnodes=N --rdzv-backend=c10d --rdzv-id=NAME --rdzv-endpoint=HOST if it has "
+                "more nodes, else --standalone"});
+  EXPECT_TRUE(good_in("pbs_job", {"--standalone", "E"}, lost).notices.empty());
+}
+
 TEST(Platforms, SayHowManyWorkersANodeHas) {
   const auto in = [](const std::string& name, const std::vector<std::string>& words,
                      const Variables& more = {}) { return good_in(name, words, more); };
@@ -147,6 +157,10 @@ TEST(Platforms, RefuseVariablesThatDoNotSuffice) {
        {{{"SKYPILOT_NODE_RANK", "2"}},
         "SKYPILOT_NODE_RANK=2: expected a number below SKYPILOT_NUM_NODES=2"}},
       {"dstack", {{{"DSTACK_NODES_NUM", "x"}}, "DSTACK_NODES_NUM=x: expected a number above 0"}},
+      {"lepton",
+       {{{"LEPTON_JOB_NAME", ""}, {"LEPTON_JOB_SERVICE_PREFIX", ""}, {"LEPTON_SUBDOMAIN", ""}},
+        "Lepton job runs ddprun on 2 nodes, and nothing names the first host: type --nnodes=2 "
+        "--rdzv-backend=c10d --rdzv-id=NAME --rdzv-endpoint=HOST for the host of rank 0, or "}},
       {"mind_cluster", {{{"WORLD_SIZE", "7"}}, "WORLD_SIZE=7: expected a multiple of "}},
       {"azure_ml",
        {{{"NODE_RANK", ""}},
