@@ -77,6 +77,15 @@ def has_no_path(program, folders):
             if f"{folder}/".encode() in content]
 
 
+def has_no_way_to_sources(program):
+    """ccache writes ways from the build's folder to headers, and another folder has another way."""
+    rooms = [path.parent.name for path in sorted(build.ROOT.glob("*/CMakeLists.txt"))]
+    ways = [f"../{folder}/" for folder in (*rooms, build.SYSROOT.name)]
+    content = elf.content(program)
+    return [f"{program.name} has the way {way}: built through ccache?" for way in ways
+            if way.encode() in content]
+
+
 def page_stands_alone(wheel):
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
@@ -162,7 +171,8 @@ def of_programs(tree, machine):
         yield f"{name} is static, for {machine.wheel}", \
             lambda program=program: is_for(program, machine)
         yield f"{name} has no path of its builder", \
-            lambda program=program: has_no_path(program, folders)
+            lambda program=program: [*has_no_path(program, folders),
+                                     *has_no_way_to_sources(program)]
 
 
 def of_contents(out, tree, architecture):

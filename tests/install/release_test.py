@@ -196,6 +196,17 @@ class Checks(FolderTest):
         self.assertEqual(checks.has_no_path(program, ["/home/me/ddprun"]), ["ddprun has the path /home/me/ddprun"])
         self.assertEqual(checks.has_no_path(program, ["/work"]), [])
 
+    def test_a_way_to_the_sources_is_seen(self):
+        """Two folders gave two programs: ccache had written the way to a header."""
+        for way, lines in (("../../base/x.h", ["ddprun has the way ../base/: built through ccache?"]),
+                           ("../sysroot-arm64/usr/include/x", ["ddprun has the way ../sysroot-arm64/: built through ccache?"]),
+                           ("base/x.h ../ssl/s3_lib.c", [])):
+            self.assertEqual(checks.has_no_way_to_sources(self.file("ddprun", f"at {way}")), lines)
+        with unittest.mock.patch.dict(os.environ):
+            build.want_equal_bytes()
+            self.assertEqual(os.environ["CCACHE_DISABLE"], "1")
+            self.assertRegex(os.environ["SOURCE_DATE_EPOCH"], r"^\d+$")
+
     def test_the_programs_that_were_built_have_no_path_and_are_static(self):
         for name in elf.PROGRAMS:
             program = BUILD / "bin" / name
