@@ -86,7 +86,14 @@ def schedule_of(model, options, mesh):
     inputs = torch.empty(rows, options.length, dtype=torch.long, device="meta") if place == 0 else features
     outputs = torch.empty(rows * options.length, CHARACTERS // tensor, device="meta") if place == stages - 1 else features
     stage = PipelineStage(model, place, stages, torch.device("cpu"), inputs, outputs, mesh["pipeline"].get_group())
-    return Schedule1F1B(stage, options.micro_batches, lambda scores, targets: loss_of(scores, targets, mesh))
+    return Schedule1F1B(stage, options.micro_batches, lambda scores, targets: loss_of(scores, targets, mesh), scale_grads=False)
+
+
+def divide_gradients(optimizer, number):
+    """What scale_grads is for. It would miss split layers below DistributedDataParallel: after a forward they are no
+    parameters of their module any more (PyTorch 2.11)."""
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad.div_(number)
 
 
 def local(parameter):
@@ -107,6 +114,8 @@ def main():
         optimizer.zero_grad()
         with loss_parallel():
             loss = step_of(way, texts_of(text, options, step, places.get_local_rank(), places.size()), mesh)
+        if way is not model:
+            divide_gradients(optimizer, options.micro_batches)
         optimizer.step()
         if step % 10 == 0:
             mean = twin.mean_over_ranks(loss or 0, 0 if loss is None else 1)

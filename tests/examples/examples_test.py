@@ -199,7 +199,7 @@ class Gpt(Example):
     FLAGS = "--width=32", "--layers=2", "--length=16"
     STEPS = "--steps=30"
     NUMBERS = 34176  # of the whole
-    CLOSE = 1e-5  # of losses whose sums have another order
+    CLOSE = 1e-5  # of losses of whose sums the order differs
 
     def losses(self, output):
         return [float(loss) for loss in re.findall(r"loss=(.*)", output)]
@@ -264,16 +264,16 @@ class Gpt(Example):
             self.assert_close(self.losses(self.ours(4, "gpt", f"--mesh={mesh}", *self.FLAGS, self.STEPS)), whole)
 
     def test_data(self):
-        self.check("data=2", 2, 1, self.ours)
+        self.check("data=4", 4, 1, self.ours)
 
     def test_data_and_tensor(self):
         self.check("data=2,tensor=2", 4, 0.53, self.theirs)
 
     def test_tensor_and_pipeline(self):
-        self.check("tensor=2,pipeline=2", 4, 0.30, self.theirs, close=True)
+        self.check("tensor=2,pipeline=2", 4, 0.30, self.theirs)
 
     def test_sharded(self):
-        self.check("sharded=2", 2, 0.51, self.theirs, close=True)
+        self.check("sharded=4", 4, 0.26, self.theirs, close=True)
 
     def test_refuses_another_run_and_what_does_not_fit(self):
         """tests/examples/gpt_options_test.cc has all the lines."""
