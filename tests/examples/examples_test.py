@@ -334,6 +334,24 @@ class BenchParallel(Example):
         self.assertIn("argument --ways: 'ring' is not accepted; expected some of tensor,mesh,sharded,local,pipeline\n", refused.stderr)
 
 
+class WhichPage(Example):
+    """The commands of docs/which.md that no other test runs, on a small case."""
+
+    def table(self, name, *flags):
+        done = support.run(support.ROOT / "bench" / name, "--build", BIN.parent, "--rows=1", "--rounds=1", "--steps=1", *flags, deadline=2 * LONGEST_S)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_sharded_beside_fully_shard(self):
+        python = support.python_with_torch()
+        if python is None:
+            self.skipTest("no Python with torch here")
+        self.assertRegex(self.table("sharded", "--python", python), r"\| 8 layers of 512 .* \| [0-9.]+ \(.*\) \| [0-9.]+ \(.*\) \| [0-9.]+ \|\n\n")
+
+    def test_replicas_beside_processes(self):
+        self.assertRegex(self.table("replicas"), r"\| 0.8 M weights, batch 512 (\| [0-9.]+ ){5}\|\n$")
+
+
 class Device(Example):
     """These tests show no GPU to the programs (support.py)."""
 
