@@ -17,6 +17,7 @@
 #include "examples/gpt/options.h"
 #include "examples/gpt/part_files.h"
 #include "examples/gpt/pipeline_training.h"
+#include "examples/gpt/sharded_training.h"
 #include "examples/gpt/training.h"
 #include "examples/gpt/transformer.h"
 
@@ -30,11 +31,13 @@ std::unique_ptr<Training> made_training(const MeshFlag& axes, const Gpt& net,
                                         const TensorGroup& group, const Mesh& mesh,
                                         const GptFlags& flags) {
   const TrainingOptions options{flags.lr, flags.micro_batches};
-  if (axes.has("sharded"))
-    return std::make_unique<ShardedTraining>(net, group, mesh.along("sharded"), options);
-  Collective& ranks = mesh.along("data");
-  if (axes.has("pipeline"))
-    return std::make_unique<PipelineTraining>(net, group, ranks, mesh.along("pipeline"), options);
+  const bool shards = axes.has("sharded"), in_stages = axes.has("pipeline");
+  Collective& ranks = mesh.along(shards ? "sharded" : "data");
+  Collective& stages = mesh.along("pipeline");
+  if (shards && in_stages)
+    return std::make_unique<ShardedPipelineTraining>(net, group, ranks, stages, options);
+  if (shards) return std::make_unique<ShardedTraining>(net, group, ranks, options);
+  if (in_stages) return std::make_unique<PipelineTraining>(net, group, ranks, stages, options);
   return std::make_unique<DataTraining>(net, group, ranks, options);
 }
 

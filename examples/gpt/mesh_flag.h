@@ -15,7 +15,7 @@ namespace ddprun::examples {
 
 inline constexpr std::string_view kAxes[] = {"data", "sharded", "tensor", "pipeline"};
 inline constexpr std::string_view kAcceptedMesh =
-    "AXIS=N,… of data, tensor and pipeline, or of sharded and tensor, each once";
+    "AXIS=N,… of data or sharded, tensor and pipeline, each once, with N from 1 to 1024";
 
 // The axes in the order in which they were given. The last one is that of neighbours.
 struct MeshFlag {
@@ -65,7 +65,7 @@ inline bool read_mesh(MeshFlag& mesh, std::string_view text) {
     if (!add_axis(mesh, text.substr(begin, end - begin))) return false;
     begin = end + 1;
   }
-  return !mesh.has("sharded") || (!mesh.has("data") && !mesh.has("pipeline"));
+  return !mesh.has("sharded") || !mesh.has("data");
 }
 
 }  // namespace ddprun::examples

@@ -5,14 +5,10 @@
 #include <ddprun/checkpoint.h>
 #include <ddprun/data_parallel.h>
 #include <ddprun/optimizers.h>
-#include <ddprun/sharded_parallel.h>
 #include <ddprun/tensor_parallel.h>
 #include <torch/nn/functional/loss.h>
 
-#include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "examples/gpt/transformer.h"
 
@@ -76,45 +72,6 @@ class DataTraining : public Training {
   Collective& ranks_;
   DataParallel parallel_;
   AdamW optimizer_;
-};
-
-// Each worker along `ranks` has a part of each unit, and other texts. It saves its own part.
-class ShardedTraining : public Training {
- public:
-  ShardedTraining(Gpt net, const TensorGroup& group, Collective& ranks,
-                  const TrainingOptions& options)
-      : net_(std::move(net)),
-        group_(group),
-        alone_(make_alone_collective()),
-        sharded_(net_.ptr(), ranks, units()),
-        optimizer_(sharded_.shards(), AdamW::Options(options.lr)) {
-    for (std::size_t unit = 0; unit < sharded_.shards().size(); ++unit)
-      parts_.register_parameter(units().at(unit), sharded_.shards()[unit]);
-  }
-
-  std::optional<double> step(const at::Tensor& text) override {
-    optimizer_.zero_grad();
-    const auto call = [this](auto& unit, const at::Tensor& x) { return sharded_.forward(unit, x); };
-    const auto loss = loss_of(net_->through(call, inputs_of(text)), targets_of(text), group_);
-    loss.backward();
-    sharded_.step(optimizer_);
-    return loss.item<double>();
-  }
-  CheckpointRun run() override { return {parts_, optimizer_, *alone_}; }
-
- private:
-  std::vector<std::string> units() const {
-    std::vector<std::string> names;
-    for (const auto& unit : net_->named_children()) names.push_back(unit.key());
-    return names;
-  }
-
-  Gpt net_;
-  TensorGroup group_;
-  std::unique_ptr<Collective> alone_;
-  ShardedParallel sharded_;
-  AdamW optimizer_;
-  torch::nn::Module parts_;
 };
 
 }  // namespace ddprun::examples

@@ -6,13 +6,11 @@ layers' numbers, to store them (sharded) or to compute with them (tensor).
 
 build/bin/gpt prints the same.
 """
-import math
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -20,22 +18,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import twin
+from gpt_mesh import mesh_of
 from gpt_net import CHARACTERS, Gpt
 
 TEXT = Path(__file__).resolve().parents[1] / "data" / "harbour" / "harbour.txt"
-AXES = "data", "sharded", "tensor", "pipeline"
 PLAN = {"start.words": RowwiseParallel(input_layouts=Replicate()), "end.head": ColwiseParallel(),
         **{f"blocks.*.{layer}": ColwiseParallel() for layer in ("qkv", "up")},
         **{f"blocks.*.{layer}": RowwiseParallel() for layer in ("out", "down")}}
-
-
-def mesh_of(text):
-    """The axes in the order in which they were given; the others have one rank."""
-    axes = {name: int(ranks) for name, ranks in (axis.split("=") for axis in text.split(","))}
-    axes = {**{name: 1 for name in AXES if name not in axes}, **axes}
-    if math.prod(axes.values()) != dist.get_world_size():
-        raise SystemExit(f"--mesh: '{text}' given, expected axes whose product is the {dist.get_world_size()} workers")
-    return init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
 
 
 def texts_of(text, options, step, place, places):
@@ -81,7 +70,7 @@ def step_of(model, text, mesh):
 def schedule_of(model, options, mesh):
     """The stage of a worker, and the order of its micro-batches."""
     place, stages, tensor = mesh.get_local_rank("pipeline"), mesh["pipeline"].size(), mesh["tensor"].size()
-    rows = options.batch_size // mesh["data"].size() // options.micro_batches
+    rows = options.batch_size // (mesh["data"].size() * mesh["sharded"].size() * options.micro_batches)
     features = torch.empty(rows, options.length, options.width, device="meta")
     inputs = torch.empty(rows, options.length, dtype=torch.long, device="meta") if place == 0 else features
     outputs = torch.empty(rows * options.length, CHARACTERS // tensor, device="meta") if place == stages - 1 else features
@@ -90,8 +79,8 @@ def schedule_of(model, options, mesh):
 
 
 def divide_gradients(optimizer, number):
-    """What scale_grads is for. It would miss split layers below DistributedDataParallel: after a forward they are no
-    parameters of their module any more (PyTorch 2.11)."""
+    """What scale_grads is for. It would miss split layers below DistributedDataParallel (PyTorch 2.11). These are no
+    parameters of their module any more after a forward."""
     for parameter in optimizer.param_groups[0]["params"]:
         parameter.grad.div_(number)
 

@@ -33,6 +33,7 @@ std::string refusal(std::string_view mesh, int workers, GptFlags flags = {}) {
 TEST(GptMesh, KeepsTheOrderAndAddsTheOtherAxesInFront) {
   EXPECT_EQ(read("data=2,tensor=3"), "sharded1 pipeline1 data2 tensor3 ");
   EXPECT_EQ(read("tensor=2,sharded=8"), "data1 pipeline1 tensor2 sharded8 ");
+  EXPECT_EQ(read("sharded=2,pipeline=2"), "data1 tensor1 sharded2 pipeline2 ");
   EXPECT_EQ(read("tensor=1024"), "data1 sharded1 pipeline1 tensor1024 ");
 }
 
@@ -40,7 +41,7 @@ TEST(GptMesh, RefusesOtherAxesAndNumbers) {
   for (const char* text :
        {"", "data", "data=", "data=0", "data=-1", "data=x", "data=2x", "rows=2", "=2", "data=2,",
         ",data=2", "data=2,,tensor=2", "data=2;tensor=2", "data=1,data=2", "data=2,sharded=2",
-        "sharded=2,pipeline=2", "tensor=1025", "Data=2"})
+        "sharded=2,pipeline=2,data=1", "tensor=1025", "Data=2", "tensor=2,tensor=2"})
     EXPECT_EQ(read(text), "refused") << text;
 }
 
@@ -63,6 +64,9 @@ TEST(GptMesh, RefusesWhatDoesNotDivideInOneLine) {
   EXPECT_EQ(refusal("data=2,pipeline=2", 4, {.micro_batches = 3}),
             "--batch-size: 16 given, expected a multiple of 6, which are the workers with other "
             "texts times --micro-batches=3");
+  EXPECT_EQ(refusal("sharded=4,pipeline=2", 8, {.micro_batches = 8}),
+            "--batch-size: 16 given, expected a multiple of 32, which are the workers with other "
+            "texts times --micro-batches=8");
   EXPECT_EQ(refusal("", 2, {.micro_batches = 3}), "");
   EXPECT_EQ(refusal("tensor=3", 3, {.width = 36, .heads = 3}),
             "--mesh: 'tensor=3' given, expected a tensor axis that divides the 128 characters of "

@@ -21,6 +21,8 @@
 //   pipeline.forward_backward(inputs, targets);  // its end averages the gradients, once
 //   parallel.step(optimizer);
 //
+// In its place a ShardedParallel may shard the stage's parameters over the ranks of that axis.
+//
 // One tensor goes from stage to stage. All ranks must call the same, on the training thread.
 // Stages, batches and activations that do not fit are std::invalid_argument. Calls that are not
 // possible are std::logic_error. An error in a batch is seen by one rank, which must end. The
@@ -41,6 +43,8 @@ class PipelineRun;
 }  // namespace ddprun::worker
 
 namespace ddprun {
+
+class ShardedParallel;
 
 // The order in which a stage does its micro-batches.
 enum class PipelineSchedule {
@@ -69,6 +73,7 @@ struct PipelineStage {
   std::function<at::Tensor(const at::Tensor&)> forward;
   std::vector<at::Tensor> parameters;  // whose gradients are divided; see mean_loss
   DataParallel* parallel = nullptr;    // trains the stage with other ranks; null: nobody does
+  ShardedParallel* sharded = nullptr;  // shards it over other ranks; null: nobody does
 };
 
 // Makes a stage of a module whose forward() takes a tensor and returns one. It shares the module.
@@ -91,6 +96,10 @@ PipelineStage pipeline_stage(Module module, DataParallel& parallel) {
   };
   return stage;
 }
+
+// Makes a stage of units of `sharded`, which must outlive it. `forward` calls them through it.
+PipelineStage pipeline_stage(std::function<at::Tensor(const at::Tensor&)> forward,
+                             ShardedParallel& sharded);
 
 // The training of a model whose stages are on different ranks. See the head of this file. The
 // program owns it.

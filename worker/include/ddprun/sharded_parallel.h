@@ -91,6 +91,11 @@ class ShardedParallel {
     end_step();
   }
 
+  // Says whether backward() sums the gradients, as it does at first. If not, they accumulate on
+  // each rank, whole. The next backward() that sums adds them, too, and step() needs it. All ranks
+  // must call it between their backward()s. PyTorch's set_requires_gradient_sync().
+  void set_gradient_sync(bool sums);
+
   // Returns parameters and buffers by name, as the model without shards has them. They are copies,
   // at rank 0; the others get none. All ranks must call it, between passes.
   torch::OrderedDict<std::string, at::Tensor> full_state_dict();

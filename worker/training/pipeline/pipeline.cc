@@ -1,4 +1,5 @@
 #include <ddprun/pipeline.h>
+#include <ddprun/sharded_parallel.h>
 
 #include <cstring>
 #include <span>
@@ -7,6 +8,11 @@
 #include "worker/training/pipeline/pipeline_run.h"
 
 namespace ddprun {
+
+PipelineStage pipeline_stage(std::function<at::Tensor(const at::Tensor&)> forward,
+                             ShardedParallel& sharded) {
+  return {.forward = std::move(forward), .parameters = sharded.shards(), .sharded = &sharded};
+}
 
 Pipeline::Pipeline(PipelineStage stage, Collective& ranks, PipelineLoss loss,
                    const PipelineOptions& options)

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
+#include <ddprun/sharded_parallel.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -167,8 +168,9 @@ void PipelineRun::forward_one(int number, Batch& batch) {
 void PipelineRun::backward_one(int number, Batch& batch) {
   MicroBatch& micro = batch.micro_batches[static_cast<std::size_t>(number)];
   // The sums of the data axis are in the last backward().
-  if (stage_.parallel != nullptr && number == options_.micro_batches - 1)
-    stage_.parallel->average_next_backward();
+  const bool sums = number == options_.micro_batches - 1;
+  if (stage_.parallel != nullptr && sums) stage_.parallel->average_next_backward();
+  if (stage_.sharded != nullptr) stage_.sharded->set_gradient_sync(sums);
   const at::Tensor output = std::exchange(micro.output, {});
   if (output.requires_grad())
     torch::autograd::backward({output}, {std::exchange(micro.gradient, {})});

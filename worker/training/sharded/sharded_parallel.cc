@@ -14,6 +14,8 @@ ShardedParallel::~ShardedParallel() = default;
 
 const std::vector<at::Tensor>& ShardedParallel::shards() const { return training_->shards(); }
 
+void ShardedParallel::set_gradient_sync(bool sums) { training_->set_gradient_sync(sums); }
+
 torch::OrderedDict<std::string, at::Tensor> ShardedParallel::full_state_dict() {
   return training_->full_state_dict();
 }

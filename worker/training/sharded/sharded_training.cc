@@ -112,7 +112,11 @@ NamedParts named_units(const torch::nn::Module& module, const Collective& ranks,
 
 ShardedTraining::ShardedTraining(std::shared_ptr<torch::nn::Module> module, Collective& ranks,
                                  const std::vector<std::string>& units, MakeUnits make)
-    : module_(std::move(module)), ranks_(ranks), order_(units.size()), pass_(units.size()) {
+    : module_(std::move(module)),
+      ranks_(ranks),
+      order_(units.size()),
+      pass_(units.size()),
+      unsummed_(units.size()) {
   try {
     NamedParts named = named_units(*module_, ranks, units);
     modules_ = std::move(named.modules);
@@ -207,7 +211,8 @@ void ShardedTraining::on_gradient(std::size_t unit) {
   if (++pass_[unit].gradients < flat_[unit].parameters().size()) return;
   pass_[unit] = {};
   units_->release(unit);
-  for (const std::size_t complete : order_.complete(unit)) units_->sum(complete);
+  if (!sums_) return;
+  for (const std::size_t complete : order_.complete(unit)) sum(complete);
 }
 
 void ShardedTraining::end_backward() {
@@ -217,12 +222,26 @@ void ShardedTraining::end_backward() {
     pass_[unit] = {};
     units_->release(unit);
   }
-  for (const std::size_t unit : order_.end_backward()) units_->sum(unit);
+  for (const std::size_t unit : order_.end_backward()) {
+    if (sums_)
+      sum(unit);
+    else
+      unsummed_[unit] = true;
+  }
+  if (!sums_) return;
+  for (std::size_t unit = 0; unit < unsummed_.size(); ++unit)
+    if (unsummed_[unit]) sum(unit);
   units_->finish_sums();
+}
+
+void ShardedTraining::sum(std::size_t unit) {
+  units_->sum(unit);
+  unsummed_[unit] = false;
 }
 
 void ShardedTraining::begin_step(const std::vector<at::Tensor>& stepped) {
   require_whole_pass();
+  require_sums();
   if (any_is_of(stepped, module_->parameters()))
     refuse(
         "the optimizer has the module's parameters, and would step nothing: make it with "
@@ -241,6 +260,15 @@ void ShardedTraining::require_whole_pass() const {
     throw std::logic_error(
         "ShardedParallel: a backward() ended with an exception: sums are missing, and nothing here "
         "can be used any more");
+}
+
+void ShardedTraining::require_sums() const {
+  const auto unit = std::ranges::find(unsummed_, true);
+  if (unit == unsummed_.end()) return;
+  throw std::logic_error(
+      fmt::format("ShardedParallel: the gradients of unit '{}' are not summed: call "
+                  "set_gradient_sync(true) before the last backward()",
+                  flat_[static_cast<std::size_t>(unit - unsummed_.begin())].name()));
 }
 
 void ShardedTraining::note_versions() {

@@ -51,6 +51,9 @@ class ShardedTraining {
   // pass has called has no gradient. Parameters that backward() did not come to count as zero.
   const std::vector<at::Tensor>& shards() const { return units_->shards(); }
 
+  // Whether the next backward() sums. If not, whole gradients accumulate on each rank.
+  void set_gradient_sync(bool sums) { sums_ = sums; }
+
   // Before and after optimizer.step(). `stepped`: what the optimizer steps.
   void begin_step(const std::vector<at::Tensor>& stepped);
   void end_step();
@@ -80,7 +83,9 @@ class ShardedTraining {
   void begin_backward(std::size_t unit);
   void on_gradient(std::size_t unit);
   void end_backward();
+  void sum(std::size_t unit);
   void require_whole_pass() const;
+  void require_sums() const;
   void note_versions();
 
   std::shared_ptr<torch::nn::Module> module_;
@@ -94,6 +99,8 @@ class ShardedTraining {
   std::vector<Hook> hooks_;
   std::optional<std::size_t> ahead_;  // gathered, and not used yet
   bool end_queued_ = false;
+  bool sums_ = true;
+  std::vector<bool> unsummed_;  // by unit: a backward() that summed nothing has come to it
   std::shared_ptr<ShardedTraining*> self_;  // for hooks of graphs that live longer
 };
 

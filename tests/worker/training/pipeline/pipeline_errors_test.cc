@@ -196,14 +196,14 @@ TEST(PipelineErrors, ADataParallelUnderNoSyncOrInAJoinIsRefused) {
   });
 }
 
-// Rank 2 dies in a forward or in a backward of the second batch, and the others do not wait.
-void expect_all_to_end(RanksOptions options, bool in_backward) {
+// Rank `lost` dies in a forward or in a backward of the second batch, and the others do not wait.
+void expect_all_to_end(RanksOptions options, int lost, bool in_backward) {
   options.timeout = std::chrono::seconds(600);  // nobody waits for that
-  const auto statuses = run_ranks_to_end(options, [in_backward](Collective& ranks) {
+  const auto statuses = run_ranks_to_end(options, [lost, in_backward](Collective& ranks) {
     at::set_num_threads(1);
     int calls = 0;
-    const auto die_at_last = [&calls, &ranks] {
-      if (ranks.rank() == 2 && ++calls == 4) ::raise(SIGKILL);
+    const auto die_at_last = [&calls, &ranks, lost] {
+      if (ranks.rank() == lost && ++calls == 4) ::raise(SIGKILL);
     };
     auto stage = linear(2, 2);
     stage.forward = [forward = stage.forward, &die_at_last, in_backward](const at::Tensor& x) {
@@ -220,13 +220,14 @@ void expect_all_to_end(RanksOptions options, bool in_backward) {
     EXPECT_NE(message, "");
   });
   for (std::size_t rank = 0; rank < statuses.size(); ++rank)
-    EXPECT_EQ(WIFSIGNALED(statuses[rank]), rank == 2) << rank;
+    EXPECT_EQ(WIFSIGNALED(statuses[rank]), static_cast<int>(rank) == lost) << rank;
 }
 
 TEST(PipelineErrors, ARankThatIsLostEndsAllOthers) {
-  for (const bool in_backward : {false, true})
-    for (const RanksOptions& options : {RanksOptions{.ranks = 4}, tcp_ranks(4)})
-      expect_all_to_end(options, in_backward);
+  for (const int lost : {0, 2, 3})
+    for (const bool in_backward : {false, true})
+      for (const RanksOptions& options : {RanksOptions{.ranks = 4}, tcp_ranks(4)})
+        expect_all_to_end(options, lost, in_backward);
 }
 
 }  // namespace

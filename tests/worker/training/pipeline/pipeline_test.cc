@@ -9,6 +9,7 @@
 #include <torch/nn.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -309,6 +310,55 @@ TEST(Pipeline, GoesBesideDataParallelWhichSumsOnce) {
       for (const int micro_batches : {1, 3})
         expect_as_whole_beside_data(ranks, {.micro_batches = micro_batches, .schedule = schedule});
   });
+}
+
+// A stage's layers are units that the ranks of the other axis shard. It ends as if each had a copy.
+void expect_sharded_as_copied(Collective& ranks, const PipelineOptions& options) {
+  const Mesh mesh(ranks, {{"data", 2}, {"pipeline", 2}});
+  Collective& stages = mesh.along("pipeline");
+  Collective& data = mesh.along("data");
+  Layers mine = stage_of(stages), copied = stage_of(stages);
+  std::vector<std::string> names;
+  for (const auto& layer : mine->named_children()) names.push_back(layer.key());
+  ShardedParallel sharded(mine.ptr(), data, names);
+  DataParallel parallel(copied.ptr(), data);
+  const auto forward = [&](at::Tensor x) {
+    for (auto& layer : mine->layers) x = torch::tanh(sharded.forward(layer, x));
+    return x;
+  };
+  Pipeline pipeline(pipeline_stage(forward, sharded), stages, squared, options);
+  Pipeline other(pipeline_stage(copied, parallel), stages, squared, options);
+  SGD ours(sharded.shards(), SGD::Options(0.5)), theirs(copied->parameters(), SGD::Options(0.5));
+  const std::uint64_t before = sharded.received_bytes();
+  for (int step = 0; step < 4; ++step) {
+    ours.zero_grad();
+    theirs.zero_grad();
+    const auto x = batch_of(10 * step + data.rank()), y = batch_of(10 * step + 5 + data.rank());
+    const auto loss = pipeline.forward_backward(x, y), wanted = other.forward_backward(x, y);
+    EXPECT_TRUE(!pipeline.is_last() || torch::allclose(loss, wanted));
+    sharded.step(ours);
+    parallel.step(theirs);
+  }
+  if (sharded.shares_memory()) {
+    std::uint64_t numbers = 0;
+    for (const auto& shard : sharded.shards()) numbers += shard.numel();
+    EXPECT_EQ(sharded.received_bytes() - before, 4 * numbers * sizeof(double));  // one sum a batch
+  }
+  const auto outputs = pipeline.forward(batch_of(1)), wanted = other.forward(batch_of(1));
+  EXPECT_TRUE(!pipeline.is_last() || torch::allclose(outputs, wanted));
+  const auto state = sharded.full_state_dict();
+  EXPECT_EQ(state.size(), data.rank() == 0 ? 4U : 0U);
+  for (const auto& item : state)
+    EXPECT_TRUE(torch::allclose(item.value(), copied->named_parameters()[item.key()]));
+}
+
+TEST(Pipeline, HasStagesThatAreShardedAndSumsThemOnce) {
+  for (const RanksOptions& options : {RanksOptions{.ranks = 4}, tcp_ranks(4)})
+    run_torch_ranks(options, [](Collective& ranks) {
+      for (const auto schedule : kSchedules)
+        for (const int micro_batches : {1, 3})
+          expect_sharded_as_copied(ranks, {.micro_batches = micro_batches, .schedule = schedule});
+    });
 }
 
 struct BlockImpl : torch::nn::Module {

@@ -189,6 +189,33 @@ TEST(ShardedParallel, AddsGradientsOfSeveralPassesAndEvaluatesBetween) {
   run_ranks(tcp_ranks(2), body);
 }
 
+TEST(ShardedParallel, SumsOnceWhatHasAccumulatedWithoutSync) {
+  const auto body = [](Collective& ranks) {
+    at::set_num_threads(1);
+    Net once, twice;
+    ShardedParallel sharded(once.ptr(), ranks, kUnits), other(twice.ptr(), ranks, kUnits);
+    SGD optimizer(sharded.shards(), SGD::Options(0.1));
+    // Forwards may run ahead of their backwards.
+    const auto first = loss_of(run_units(sharded, once, batch_of(0, ranks)));
+    const auto second = loss_of(run_units(sharded, once, batch_of(1, ranks)));
+    sharded.set_gradient_sync(false);
+    first.backward();
+    for (const at::Tensor& shard : sharded.shards()) EXPECT_FALSE(shard.grad().defined());
+    EXPECT_EQ(message_of([&] { sharded.step(optimizer); }),
+              "ShardedParallel: the gradients of unit 'first' are not summed: call "
+              "set_gradient_sync(true) before the last backward()");
+    sharded.set_gradient_sync(true);
+    second.backward();
+    for (int step = 0; step < 2; ++step)
+      loss_of(run_units(other, twice, batch_of(step, ranks))).backward();
+    for (std::size_t unit = 0; unit < kUnits.size(); ++unit)
+      EXPECT_TRUE(torch::allclose(sharded.shards()[unit].grad(), other.shards()[unit].grad()));
+    sharded.step(optimizer);
+  };
+  run_torch_ranks(2, body);
+  run_torch_ranks(tcp_ranks(2), body);
+}
+
 // A unit used twice, in another order than it was named. One that is not used; a parameter without
 // a gradient.
 TEST(ShardedParallel, TakesUnitsInAnyOrder) {
