@@ -3,57 +3,34 @@ through the workers in micro-batches, so that they work at the same time.
 
     torchrun --standalone --nproc-per-node=4 examples/pytorch/pipeline.py --schedule 1f1b
 
+With --halves each worker has all layers, in halves on two devices of its own. Workers share the
+batch, and DistributedDataParallel averages the gradients of both halves.
+
 build/bin/pipeline prints the same.
 """
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn.parallel import DistributedDataParallel
 
 import twin
+from pipeline_net import Halves, loss_of, stage_of, text_of
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(self.norm(x))))
-
-
-def made(seed, layer, *sizes):
-    torch.manual_seed(seed)
-    return layer(*sizes)
-
-
-def stage_of(options):
-    """The layers of a worker. Each layer has a seed of its own, so it is the same on any number of
-    workers."""
-    each = options.layers // dist.get_world_size()
-    first = dist.get_rank() * each
-    layers = [made(1, nn.Embedding, options.words, options.width)] if first == 0 else []
-    layers += [made(10 + i, Block, options.width) for i in range(first, first + each)]
-    if dist.get_rank() == dist.get_world_size() - 1:
-        layers.append(made(2, nn.Linear, options.width, options.words))
-    return nn.Sequential(*layers)
-
-
-def text_of(options, step):
-    """A text in which a word says which one comes next."""
-    torch.manual_seed(100 + step)
-    text = [torch.randint(options.words, (options.batch_size, 1))]
-    for _ in range(options.length):
-        text.append((text[-1] * 5 + 3).remainder(options.words))
-    return torch.cat(text, 1)
-
-
-def loss_of(scores, following):
-    return nn.functional.cross_entropy(scores.flatten(0, 1), following.flatten())
+def train_halves(options):
+    model = DistributedDataParallel(Halves(options, ("cpu", "cpu")))  # no device_ids: it has several devices
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, foreach=False)
+    for step in range(options.steps):
+        text = text_of(options, step).chunk(dist.get_world_size())[dist.get_rank()]
+        optimizer.zero_grad()
+        loss = loss_of(model(text[:, :-1]), text[:, 1:])
+        loss.backward()
+        optimizer.step()
+        if (step + 1) % 10 == 0:
+            mean = twin.mean_over_ranks(loss.item(), 1)
+            twin.say(f"step {step + 1} loss={mean}")
 
 
 def most_alive(options):
@@ -67,9 +44,8 @@ def from_last(losses):
     return mean.item()
 
 
-def main():
-    options = twin.options_of(__doc__, data=False, schedule="1f1b", micro_batches=8, layers=8, steps=60, batch_size=16, length=16, words=64, width=32, lr=0.5)
-    net = stage_of(options)
+def train_stages(options):
+    net = stage_of(options, dist.get_rank(), dist.get_world_size())
     stage = PipelineStage(net, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     schedule = SCHEDULES[options.schedule](stage, options.micro_batches, loss_of)
     optimizer = torch.optim.SGD(net.parameters(), lr=options.lr, foreach=False)
@@ -83,6 +59,14 @@ def main():
             loss = from_last(losses)
             twin.say(f"step {step + 1} loss={loss}")
     twin.say(f"most micro-batches alive: {most_alive(options)}")
+
+
+def main():
+    options = twin.options_of(__doc__, data=False, halves=False, schedule="1f1b", micro_batches=8, layers=8, steps=60, batch_size=16, length=16, words=64, width=32, lr=0.5)
+    if options.halves:
+        train_halves(options)
+    else:
+        train_stages(options)
     dist.destroy_process_group()
 
 

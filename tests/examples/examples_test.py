@@ -303,10 +303,19 @@ class Pipeline(Example):
         self.assertEqual([re.findall("alive: (.*)", output) for output in outputs], [["1"], ["2"], ["4"], ["8"]])
         self.assertEqual(outputs[2], self.theirs(4, "pipeline", "--steps=20"))
 
+    def test_halves_in_each_worker_end_as_their_twin(self):
+        outputs = [self.ours(workers, "pipeline", "--steps=20", "--halves") for workers in WORKERS]
+        self.assertEqual(outputs[1], self.theirs(2, "pipeline", "--steps=20", "--halves"))
+        for first, *others in zip(*(re.findall("loss=(.*)", output) for output in outputs), strict=True):
+            for other in others:
+                self.assertAlmostEqual(float(other), float(first), delta=1e-4)
+
     def test_refuses_what_does_not_divide(self):
         self.assertIn("pipeline: --layers: 7 given, expected a multiple of 2 workers\n", self.ours(2, "pipeline", "--layers=7", code=1))
         self.assertIn("pipeline: Pipeline: inputs of 16 rows given, expected a multiple of the 5 micro-batches\n",
                       self.ours(2, "pipeline", "--micro-batches=5", code=1))
+        for flag, why in (("--layers=7", "expected a multiple of the 2 halves"), ("--batch-size=7", "expected a multiple of 2 workers")):
+            self.assertIn(f"pipeline: {flag.replace('=', ': ')} given, {why}\n", self.ours(2, "pipeline", "--halves", flag, code=1))
 
     def test_a_lost_worker_ends_the_job(self):
         says_its_pid = f'echo $$ > "{self.folder}/$RANK"; exec "{BIN}/pipeline" --layers=6 --steps=100000'
