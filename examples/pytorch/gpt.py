@@ -79,8 +79,9 @@ def schedule_of(model, options, mesh):
 
 
 def divide_gradients(optimizer, number):
-    """What scale_grads is for. It would miss split layers below DistributedDataParallel (PyTorch 2.11). These are no
-    parameters of their module any more after a forward."""
+    """Divides all gradients, as scale_grads should. It would miss split layers below
+    DistributedDataParallel (PyTorch 2.11). After a forward these are no parameters of their module.
+    """
     for parameter in optimizer.param_groups[0]["params"]:
         parameter.grad.div_(number)
 

@@ -20,7 +20,8 @@ SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
 def train_halves(options):
-    model = DistributedDataParallel(Halves(options, ("cpu", "cpu")))  # no device_ids: it has several devices
+    # A model on several devices has no device_ids.
+    model = DistributedDataParallel(Halves(options, ("cpu", "cpu")))
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, foreach=False)
     for step in range(options.steps):
         text = text_of(options, step).chunk(dist.get_world_size())[dist.get_rank()]
