@@ -1,6 +1,6 @@
 # ctest reads this when it looks for tests. Each suite of a GoogleTest program is one test.
 #   DDPRUN_PROGRAM     its path
-#   DDPRUN_PREFIX      a test's name is this and the suite's
+#   DDPRUN_PREFIX      a test's name is this, the suite's and a dot, which `-R Suite.` finds
 #   DDPRUN_PROPERTIES  of each test
 if(NOT EXISTS "${DDPRUN_PROGRAM}")
   add_test("${DDPRUN_PREFIX}NOT_BUILT" "${DDPRUN_PROGRAM}")
@@ -16,6 +16,6 @@ string(REGEX MATCHALL "(^|\n)[A-Za-z0-9_/]+\\." _suites "${_listed}")
 foreach(_suite IN LISTS _suites)
   string(STRIP "${_suite}" _suite)
   string(REGEX REPLACE "\\.$" "" _suite "${_suite}")
-  add_test("${DDPRUN_PREFIX}${_suite}" "${DDPRUN_PROGRAM}" "--gtest_filter=${_suite}.*")
-  set_tests_properties("${DDPRUN_PREFIX}${_suite}" PROPERTIES ${DDPRUN_PROPERTIES})
+  add_test("${DDPRUN_PREFIX}${_suite}." "${DDPRUN_PROGRAM}" "--gtest_filter=${_suite}.*")
+  set_tests_properties("${DDPRUN_PREFIX}${_suite}." PROPERTIES ${DDPRUN_PROPERTIES})
 endforeach()

@@ -37,6 +37,9 @@ SANITIZER_REPORT = re.compile(
 BEGAN = re.compile(r"^\[ RUN +\] (\S+)$")
 ENDED = re.compile(r"^\[ +(OK|SKIPPED|FAILED) +\] (\S+)(?:, where .*)? \(\d+ ms\)$")
 SUITE = re.compile(r"^\[-{10}\] \d+ tests? from ([^\s,]+)")
+RAN = re.compile(r"^\[={10}\] (\d+) tests? from \d+ test suites? ran\.")
+NO_END = "it did not end"
+NO_TESTS = "[==========] 0 tests "
 OUTCOMES = {"OK": "passed", "SKIPPED": "skipped", "FAILED": "failed"}
 
 # How ctest marks a test that skipped itself. Any other test that did not run (no program, no
@@ -74,35 +77,52 @@ def outcome(case):
 
 
 def outcomes_of(case):
-    """Returns (outcome, test, why) of one <testcase>, or of each test of its suite."""
-    tests = tests_of_suite(case)
+    """Returns (outcome, test, why) of one <testcase>, or of each test of its suite. A suite that
+    failed otherwise, or did not say that it ran so many tests, is one more that failed."""
     state, why = outcome(case)
-    if state == "failed" and all(of_one != "failed" for of_one, _, _ in tests):
-        tests.append((state, case.get("name"), why))  # it ended otherwise, or did not begin
-    return tests or [(state, case.get("name"), why)]
+    tests = tests_of_suite(case)
+    if tests is None:
+        return [(state, case.get("name"), why)]
+    ran = [int(said[1]) for said in map(RAN.match, lines_of(case)) if said]
+    if ran != [len(tests)]:
+        if tests and tests[-1][2].startswith(NO_END):
+            return tests
+        said = ran[0] if ran else "nothing"
+        why = f"{len(tests)} tests were seen, and the suite says {said}"
+        return [*tests, ("failed", case.get("name"), why)]
+    if state == "failed" and all(of != "failed" for of, _, _ in tests):
+        tests.append((state, case.get("name"), why))
+    return tests
 
 
 def tests_of_suite(case):
-    """The same of each test that began, in their order; none if this is no suite."""
+    """The same of each test that began, in their order; None if this is no suite."""
     lines = lines_of(case)
-    program, _, suite = case.get("name").rpartition(".")
+    program, _, suite = case.get("name").removesuffix(".").rpartition(".")
     if not any(said and said[1] == suite for said in map(SUITE.match, lines)):
-        return []
+        return [] if any(line.startswith(NO_TESTS) for line in lines) else None
     starts = [at for at, line in enumerate(lines) if BEGAN.match(line)]
-    found = []
-    for start, end in zip(starts, [*starts[1:], len(lines)]):
-        printed = lines[start:end]
-        name = BEGAN.match(lines[start])[1]
-        last = next((at for at, line in enumerate(printed) if ENDED.match(line)), None)
-        if last is None:
-            found.append(("failed", f"{program}.{name}", "\n".join(["", *telling_lines(printed)])))
-            continue
-        state = OUTCOMES[ENDED.match(printed[last])[1]]
-        why = {"passed": "", "skipped": skip_reason(printed[:last])}.get(state)
-        if why is None:
-            why = "\n".join(["Failed", *telling_lines(printed[: last + 1])])
-        found.append((state, f"{program}.{name}", why))
-    return found
+    return [
+        outcome_of_test(program, lines[start:end])
+        for start, end in zip(starts, [*starts[1:], len(lines)])
+    ]
+
+
+def outcome_of_test(program, printed):
+    """The same of one test, which has printed these lines."""
+    name = BEGAN.match(printed[0])[1]
+    ends = [(at, ENDED.match(line)) for at, line in enumerate(printed)]
+    end = next(((at, said) for at, said in ends if said and said[2].rstrip(",") == name), None)
+    if end is None:
+        return "failed", f"{program}.{name}", "\n".join([NO_END, *telling_lines(printed)])
+    at, said = end
+    state = OUTCOMES[said[1]]
+    why = ""
+    if state == "skipped":
+        why = skip_reason(printed[:at])
+    elif state == "failed":
+        why = "\n".join(["Failed", *telling_lines(printed[: at + 1])])
+    return state, f"{program}.{name}", why
 
 
 def telling_lines(lines):
@@ -126,9 +146,10 @@ def read_run(name, path):
     healed = passed_again(pathlib.Path(path).with_name("again.xml"))
     found = []
     for case in cases:
-        is_healed = case.get("name") in healed and may_be_load(case)
+        is_healed = case.get("name") in healed and not is_reported(case)
         for state, test, why in outcomes_of(case):
-            state = "unsteady" if state == "failed" and is_healed else state
+            if state == "failed" and is_healed and JUDGED.search(why):
+                state = "unsteady"
             found.append((state, f"{name}: {test}", why))
     return found
 
@@ -146,10 +167,9 @@ def passed_again(path):
         return set()
 
 
-def may_be_load(case):
-    """Whether a busy machine may be why the test failed."""
-    printed = case.findtext("system-out") or ""
-    return bool(JUDGED.search(printed)) and not SANITIZER_REPORT.search(printed)
+def is_reported(case):
+    """Whether a sanitizer has found a fault: load is no reason for it."""
+    return bool(SANITIZER_REPORT.search(case.findtext("system-out") or ""))
 
 
 def is_engines(test):

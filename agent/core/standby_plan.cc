@@ -9,7 +9,7 @@ void StandbyPlan::attempt_started(Time now) {
   running_ = true;
   settled_ = false;
   noted_ = 0;
-  last_import_ = now;
+  started_ = last_import_ = now;
   look_at_ = now + kLook;
 }
 
@@ -30,7 +30,7 @@ std::optional<int> StandbyPlan::looked(const std::vector<std::uint64_t>& steps, 
   }
   const bool stepped = std::ranges::all_of(steps, [](std::uint64_t done) { return done > 0; });
   if (std::exchange(noted_, noted) != noted) last_import_ = now;
-  settled_ = stepped || now >= last_import_ + kSettled;
+  settled_ = stepped || now >= last_import_ + kSettled || now >= started_ + kLongestStart;
   look_at_ = settled_ ? Time::max() : now + kLook;
   return std::nullopt;
 }

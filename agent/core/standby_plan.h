@@ -5,7 +5,8 @@
 //
 // Standbys are warmed one after the other, and not before the workers have done their first step.
 // Then all that they import is known, and a start is not slowed down. A program that counts no
-// steps is given kSettled instead, since its start or its last import.
+// steps is given kSettled instead, since its start or the last import that it tried. It is given
+// kLongestStart at most.
 #pragma once
 
 #include <chrono>
@@ -22,6 +23,8 @@ class StandbyPlan {
  public:
   // An attempt that counts no steps counts as running if nothing was imported for so long.
   static constexpr std::chrono::seconds kSettled{30};
+  // Later it counts as running, whatever it tries to import.
+  static constexpr std::chrono::seconds kLongestStart{600};
   // A standby whose imports take longer hangs.
   static constexpr std::chrono::seconds kLongestWarming{300};
   // How often the pages are looked at until the first step.
@@ -70,7 +73,8 @@ class StandbyPlan {
   bool running_ = false;
   bool settled_ = false;
   std::uint64_t noted_ = 0;  // of imports, at the last look
-  Time last_import_{};       // or the start
+  Time started_{};
+  Time last_import_{};  // or the start
   Time look_at_ = Time::max();
   Time warm_until_{};            // of the one that is warmed
   std::vector<State> standbys_;  // by local rank

@@ -1,5 +1,5 @@
-// All layers in each worker, in halves on two devices. All workers must call the same. The training
-// thread.
+// All layers in each worker, in halves, as for two devices. All workers must call the same. The
+// training thread.
 #pragma once
 
 #include <ddprun/data_parallel.h>

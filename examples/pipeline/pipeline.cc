@@ -4,8 +4,8 @@
 //
 //   ddprun --standalone --nproc-per-node=4 build/bin/pipeline --schedule 1f1b
 //
-// With --halves each worker has all layers, in halves on two devices of its own. Workers share the
-// batch, and DataParallel averages the gradients of both halves.
+// With --halves each worker has all layers, in two halves, as for two devices; here both are one.
+// Workers share the batch, and DataParallel averages the gradients of both halves.
 //
 // examples/pytorch/pipeline.py prints the same.
 #include <ddprun/optimizers.h>
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   flags.word("--schedule", options.schedule, {"1f1b", "gpipe"},
              "the order of micro-batches: 1f1b; gpipe (1f1b)");
   flags.on("--halves", options.halves,
-           "all layers in each worker, in halves on two devices; no micro-batches");
+           "all layers in each worker, in halves, as for two devices; no micro-batches");
   flags.count("--micro-batches", options.micro_batches, "parts of a batch (8)");
   flags.count("--layers", options.layers, "blocks, of all workers together (8)");
   flags.count("--steps", options.steps, "batches (60)");

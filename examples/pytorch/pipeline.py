@@ -3,8 +3,8 @@ through the workers in micro-batches, so that they work at the same time.
 
     torchrun --standalone --nproc-per-node=4 examples/pytorch/pipeline.py --schedule 1f1b
 
-With --halves each worker has all layers, in halves on two devices of its own. Workers share the
-batch, and DistributedDataParallel averages the gradients of both halves.
+With --halves each worker has all layers, in two halves, as for two devices; here both are one.
+Workers share the batch, and DistributedDataParallel averages the gradients of both halves.
 
 build/bin/pipeline prints the same.
 """

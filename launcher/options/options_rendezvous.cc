@@ -327,7 +327,8 @@ void tell_of_unknown_nodes(ParseContext& context) {
         "one job, else type --standalone");
   if (found.scheduler == Scheduler::kNone) return;
   const SchedulerRow& row = row_of(found.scheduler);
-  if (row.kind == SchedulerKind::kAllocation && row.nodes.empty() && found.job_nodes == 0)
+  if (row.kind == SchedulerKind::kAllocation && row.nodes.empty() && !row.hosts.empty() &&
+      found.job_nodes == 0)
     context.options.notices.push_back(
         fmt::format("a job on this node alone; {}={} of this {} cannot be read: type {} if it has "
                     "more nodes, else --standalone",

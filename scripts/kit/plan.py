@@ -19,8 +19,8 @@ class Stage(typing.NamedTuple):
     about: str
 
 
-# Checks of results come first, and long measurements come late. All limits fit into a run: no
-# stage is left out because others need all of their time.
+# Checks of results come first, and long measurements come late. All limits fit into a run. A
+# stage also gets what earlier ones have left (with_what_is_left()).
 STAGES = (
     Stage("facts", 10, "facts", "driver, clocks, versions, and what the doctor says"),
     Stage("gpu-tests", 40, "gpu_tests", "the test programs with the label gpu"),
@@ -53,6 +53,12 @@ def chosen(names, stages=STAGES):
         accepted = ", ".join(stage.name for stage in stages)
         raise UnknownStage(f"'{unknown[0]}' is no stage; expected some of {accepted}")
     return [stage for stage in stages if not names or stage.name in names]
+
+
+def with_what_is_left(stage, later, left_s):
+    """The stage with up to twice its limit, if the `later` ones keep theirs."""
+    spare = left_s - RESERVE_S - sum(other.limit_s for other in later)
+    return stage._replace(limit_s=max(stage.limit_s, min(2 * stage.limit_s, int(spare))))
 
 
 def fits(stage, left_s):

@@ -95,10 +95,11 @@ def run_all(run):
         signal.signal(signo, cut)
     began, records = time.monotonic(), {}
     try:
-        for stage in run.stages:
+        for at, stage in enumerate(run.stages):
             print(f"{stage.name}: {stage.about}", flush=True)
             left_s = run.seconds - (time.monotonic() - began)
-            records[stage.name] = record_of(run, stage, left_s)
+            longer = plan.with_what_is_left(stage, run.stages[at + 1:], left_s)
+            records[stage.name] = record_of(run, longer, left_s)
             results.append(run.results, records[stage.name])
             print(f"{stage.name}: {records[stage.name]['outcome']}", flush=True)
     except Cut as signo:

@@ -26,11 +26,11 @@ SKIPPED_SCRIPT = ('<testcase name="e" classname="e" time="0" status="notrun"><sk
 DISABLED = '<testcase name="f" classname="f" time="0" status="disabled"><system-out/></testcase>'
 
 
-SUITE = ('<testcase name="unit.store_test.Table" status="{status}">{failure}<system-out>[==========] Running 4 tests from 1 test suite.\n'
+SUITE = ('<testcase name="unit.store_test.Table." status="{status}">{failure}<system-out>[==========] Running 4 tests from 1 test suite.\n'
          '[----------] 4 tests from Table\n[ RUN      ] Table.Grows\n[       OK ] Table.Grows (1 ms)\n[ RUN      ] Table.NeedsRoot\n'
          '/x/table_test.cc:12: Skipped\nno root here\n\n[  SKIPPED ] Table.NeedsRoot (0 ms)\n[ RUN      ] Table.Shrinks\n{rest}</system-out></testcase>')
-ENDS = "[       OK ] Table.Shrinks (2 ms)\n[----------] 4 tests from Table (3 ms total)\n"
-FAILS = "/x/table_test.cc:20: Failure\nExpected: 1\n[  FAILED  ] Table.Shrinks, where GetParam() = 3 (2 ms)\n" + ENDS.replace("Shrinks", "Clears").replace("[       OK", "[ RUN      ] Table.Clears\n[       OK")
+ENDS = "[       OK ] Table.Shrinks (2 ms)\n[----------] 4 tests from Table (3 ms total)\n[==========] 3 tests from 1 test suite ran. (3 ms total)\n"
+FAILS = "/x/table_test.cc:20: Failure\nExpected: 1\n[  FAILED  ] Table.Shrinks, where GetParam() = 3 (2 ms)\n" + ENDS.replace("Shrinks", "Clears").replace("[       OK", "[ RUN      ] Table.Clears\n[       OK").replace("3 tests from 1", "4 tests from 1")
 
 ENGINES = '<testcase name="process.worker_shm_test.Ranks/ShmRanks.SumInRingOrder/2" status="run"><system-out/></testcase>'
 NOTHING_OF_THE_ENGINE = "of the engine: 0 passed, 0 failed, 0 skipped"
@@ -93,8 +93,23 @@ class Summary(unittest.TestCase):
         self.assertEqual(unsteady[0], 0)
         self.assertIn("unsteady: release: unit.store_test.Table.Shrinks: it failed at first, and passed when it ran alone", unsteady[1])
 
+    def test_a_crash_beside_a_failed_test_stays_failed(self):
+        crashes = FAILS.partition("[       OK ] Table.Clears")[0]
+        for rest, name in ((crashes, "Table.Clears"), (FAILS.replace("[==========] 4", "[==========] 3"), "Table.")):
+            code, lines = self.summarize(SUITE.format(status="fail", failure='<failure message=""/>', rest=rest),
+                                         again=[SUITE.format(status="run", failure="", rest=ENDS)])
+            self.assertEqual(code, 1, lines)
+            self.assertIn(f"failed: release: unit.store_test.{name}", lines)
+
+    def test_no_test_of_a_suite_is_lost(self):
+        lost = SUITE.format(status="run", failure="", rest=ENDS.replace("[==========] 3", "[==========] 4"))
+        none = SUITE.format(status="run", failure="", rest="").partition("[----------]")[0].replace("Running 4 tests from 1 test suite", "0 tests from 0 test suites ran") + "</system-out></testcase>"
+        foreign = SUITE.format(status="run", failure="", rest="[       OK ] Other.Test (1 ms)\n" + ENDS)
+        for case, code in ((lost, 1), (none, 1), (foreign, 0)):
+            self.assertEqual(self.summarize(case)[0], code, case)
+
     def test_a_suite_that_ends_early_fails_by_the_test_that_ran(self):
-        for rest, name in (("terminate called\n", "Table.Shrinks"), (ENDS + "LeakSanitizer\n", "Table")):
+        for rest, name in (("terminate called\n", "Table.Shrinks"), (ENDS + "LeakSanitizer\n", "Table.")):
             code, lines = self.summarize(SUITE.format(status="fail", failure='<failure message="Timeout"/>', rest=rest))
             self.assertEqual(code, 1)
             self.assertIn(f"failed: release: unit.store_test.{name}", lines)

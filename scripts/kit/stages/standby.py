@@ -36,12 +36,12 @@ def waits_for_a_place(pid):
         return False
 
 
-def wait_until(look, what):
+def wait_until(look, what, limit_s=WAIT_S):
     """Waits until `look` finds something. The state of another process gives no notice."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + limit_s
     while not (found := look()):
         if time.monotonic() > deadline:
-            raise Broken(f"waited {WAIT_S} s in vain for {what}")
+            raise Broken(f"waited {limit_s} s in vain for {what}")
         time.sleep(LOOK_S)
     return found
 

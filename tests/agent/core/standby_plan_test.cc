@@ -49,6 +49,18 @@ TEST(StandbyPlan, WaitsForTheLastImportOfAProgramWithoutSteps) {
   EXPECT_EQ(plan.next(), 0);
 }
 
+TEST(StandbyPlan, WaitsNoLongerForAProgramThatTriesToImportForEver) {
+  StandbyPlan plan(true, 1);
+  plan.attempt_started(kAttemptStart);
+  std::uint64_t noted = 0;
+  seconds passed{0};
+  while (!plan.next() && passed < std::chrono::hours(1)) {
+    passed += StandbyPlan::kLook;
+    plan.looked({0}, ++noted, kAttemptStart + passed);
+  }
+  EXPECT_EQ(passed, StandbyPlan::kLongestStart);
+}
+
 TEST(StandbyPlan, ReplacesWhatWasReleasedInTheNextAttempt) {
   StandbyPlan plan(true, 1);
   plan.attempt_started(kAttemptStart);

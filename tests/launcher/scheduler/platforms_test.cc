@@ -239,6 +239,15 @@ TEST(Platforms, AskFluxForNoHostsThatAreKnown) {
   EXPECT_EQ(detect(known, silent).first_host, "a");
 }
 
+TEST(Platforms, SayNothingInAFluxAllocationOfOneNode) {
+  SchedulerInputs one = facts();
+  one.ask = [](const std::vector<std::string>&) { return std::optional<std::string>("1\n"); };
+  const auto parsed = parse_in("flux_allocation", {"--nproc-per-node=2", "E"}, {}, one);
+  const auto& options = std::get<Options>(parsed);
+  EXPECT_EQ(options.rendezvous, Rendezvous::kLocal);
+  EXPECT_TRUE(options.notices.empty() || options.notices.front().starts_with("OMP"));
+}
+
 TEST(Platforms, RefuseAFluxAllocationWhoseNodesNobodyCounts) {
   for (const char* answer : {"", "0\n", "many\n"}) {
     SchedulerInputs unclear = facts();

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/scheduler/scheduler_facts.h"
@@ -71,13 +72,13 @@ inline std::optional<std::string> answer(const std::vector<std::string>& words) 
 }
 
 inline ParseResult parse_in(const std::string& name, const std::vector<std::string>& args,
-                            const Variables& more = {}) {
+                            const Variables& more = {}, SchedulerInputs inputs = facts()) {
   Variables variables = recorded(name);
   for (const auto& [key, value] : more) variables[key] = value;
   HostFacts host{[] { return 8; }, [] { return Accelerators{}; },
                  [] { return std::string("a-fresh-id"); }};
   host.allowed_cpu_count = [] { return 3; };
-  host.scheduler_inputs = facts();
+  host.scheduler_inputs = std::move(inputs);
   host.scheduler_inputs.variable_names = [&] { return names_of(variables); };
   host.ask = answer;
   return parse(args, environment(variables), host);

@@ -70,11 +70,11 @@ Formed& formed() {
 }
 
 // Non-blocking: a call answers at once, and the program can end what does not come to an end.
-// Groups take what they can from the communicator that they come of. It fails with them anyway.
+// `splitShare` stays 0. With it, a group's abort also ends the kernels of the ranks that it comes
+// of. And the operations of all of them have one order.
 ncclConfig_t our_config() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.splitShare = 1;
   return config;
 }
 

@@ -67,7 +67,8 @@ struct PipelineOptions {
 using PipelineLoss =
     std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
 
-// The part of the model that a rank has. pipeline_stage() makes it of a module.
+// The part of the model that a rank has. pipeline_stage() makes it of a module. At most one of
+// `parallel` and `sharded` is set.
 struct PipelineStage {
   // Computes a micro-batch from what the stage before it returns.
   std::function<at::Tensor(const at::Tensor&)> forward;

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <ddprun/data_parallel.h>
 #include <fmt/format.h>
 
@@ -125,7 +126,12 @@ void FlatUnit::move_gradients_to(const at::Tensor& flat) {
     gradients.push_back(gradient.layout() == at::kStrided ? gradient : gradient.to_dense());
     gradient.reset();
   }
-  if (!parts.empty()) at::_foreach_copy_(parts, gradients);
+  if (parts.empty()) return;
+  at::_foreach_copy_(parts, gradients);
+  if (!device().is_cuda()) return;
+  // They may be of another stream, whose next tensors would take their memory too early.
+  const auto stream = c10::impl::VirtualGuardImpl(device().type()).getStream(device());
+  for (const at::Tensor& gradient : gradients) gradient.record_stream(stream);
 }
 
 void FlatUnit::place(at::DataPtr memory) {

@@ -249,12 +249,12 @@ void ShardedTraining::begin_step(const std::vector<at::Tensor>& stepped) {
   units_->begin_step();
 }
 
-// The engine forgets its callback when a backward() ends with an exception.
 void ShardedTraining::end_step() {
   units_->end_step();
   note_versions();
 }
 
+// The engine forgets its callback when a backward() ends with an exception.
 void ShardedTraining::require_whole_pass() const {
   if (end_queued_)
     throw std::logic_error(

@@ -1,6 +1,7 @@
 #include "worker/training/sharded/unit_flow.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace ddprun::worker {
@@ -31,6 +32,16 @@ UnitFlow::UnitFlow(std::vector<UnitRow> rows, Collective& ranks, UnitTensors& te
       sums_(ranks.split(0, ranks.rank())),
       gradients_(sums_->allocate(largest(rows_, &UnitRow::summed_bytes))),
       gathered_(rows_.size()) {}
+
+// The memory goes when the current stream has come so far. Marks may be of other streams.
+UnitFlow::~UnitFlow() {
+  try {
+    for (const Slot& slot : slots_) hold(slot.free);
+    hold(added_);
+  } catch (const std::exception&) {
+    // The GPU has failed, and keeps its memory.
+  }
+}
 
 UnitFlow::Slot UnitFlow::take_slot() {
   if (slots_.empty()) return {gathers_->allocate(largest(rows_, &UnitRow::gathered_bytes)), {}};
@@ -88,7 +99,6 @@ void UnitFlow::sum(std::size_t unit) {
 void UnitFlow::finish_sums() {
   if (!under_way_) return;
   const UnitSum sum = *std::exchange(under_way_, std::nullopt);
-  hold(added_);
   sums_->wait(sum.ticket);
   tensors_.add_average(sum.unit, gradients_.get());
   added_ = tensors_.mark();

@@ -66,6 +66,13 @@ class UnitFlow {
   // All ranks must call it, with the same rows. It makes two groups of all `ranks`, and the memory
   // for the gradients of one unit. `tensors` must outlive this.
   UnitFlow(std::vector<UnitRow> rows, Collective& ranks, UnitTensors& tensors);
+  UnitFlow(const UnitFlow&) = delete;
+  UnitFlow& operator=(const UnitFlow&) = delete;
+  UnitFlow(UnitFlow&&) = delete;
+  UnitFlow& operator=(UnitFlow&&) = delete;
+  // The current stream comes behind all that uses the memory here, and then drops it. A unit that
+  // is still placed is the exception: the program orders the current stream behind its use.
+  ~UnitFlow();
 
   // These are the functions of Units (units.h).
   void gather(std::size_t unit);
