@@ -372,26 +372,6 @@ TEST_F(UnitFlowTest, UsesTheMemoryOfARowThatWasGivenUpBehindIt) {
   });
 }
 
-// The program's stream is another one at the end.
-TEST_F(UnitFlowTest, DropsItsMemoryBehindTheWorkOfAnotherStream) {
-  run({.ranks = 2}, [](Rank& rank) {
-    const auto rows = rows_of(2, true);
-    SimulatedTensors tensors(rank.rank, rows, rank.current);
-    auto flow = std::make_unique<UnitFlow>(rows, *rank.collective, tensors);
-    const GpuNumbers sum(1);
-    flow->gather(0);
-    rank.collective->barrier();
-    sim::Gate busy(rank.stream);
-    tensors.forward(0, sum);
-    flow->release(0);
-    *rank.current = sim::new_stream();
-    flow.reset();
-    *rank.current = rank.stream;
-    busy.open();
-    rank.collective->barrier();
-  });
-}
-
 TEST_F(UnitFlowTest, KeepsMemoryForTwoRowsAndOneSum) {
   run({.ranks = 2}, [](Rank& rank) {
     const auto rows = rows_of(2, true);
