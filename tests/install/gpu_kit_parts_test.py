@@ -132,6 +132,11 @@ class Plan(unittest.TestCase):
         with self.assertRaisesRegex(plan.UnknownStage, "'speed' is no stage; expected some of facts,"):
             plan.chosen(["speed"])
 
+    def test_a_stage_gets_what_earlier_ones_have_left(self):
+        first, second = (plan.Stage(name, limit, name, "") for name, limit in (("a", 10), ("b", 30)))
+        for left_s, limit_s in ((30 + plan.RESERVE_S + 10, 10), (30 + plan.RESERVE_S + 14, 14), (400, 20), (5, 10)):
+            self.assertEqual(plan.with_what_is_left(first, [second], left_s).limit_s, limit_s)
+
     def test_a_stage_fits_if_its_whole_limit_is_left(self):
         stage = plan.Stage("x", 10, "x", "")
         self.assertTrue(plan.fits(stage, 10 + plan.RESERVE_S))
@@ -229,7 +234,7 @@ class Runs(FolderTest):
 
     def test_a_stage_that_hangs_is_cut_and_the_others_run(self):
         hangs = (FIGURE % 1) + "import signal\nsignal.signal(15, signal.SIG_IGN)\nsignal.pause()"
-        found = self.outcomes(hangs=(6, hangs), later=(10, FIGURE % 1))
+        found = self.outcomes(hangs=(3, hangs), later=(10, FIGURE % 1))  # time is left for twice the limit
         self.assertEqual(found, {"hangs": "cut", "later": "passed"})
         self.assertEqual(self.records["hangs"]["why"], "it did not end in 6 s")
         self.assertEqual([one["result"] for one in self.records["hangs"]["figures"]], ["met"],
