@@ -234,8 +234,9 @@ class Runs(FolderTest):
 
     def test_a_stage_that_hangs_is_cut_and_the_others_run(self):
         hangs = (FIGURE % 1) + "import signal\nsignal.signal(15, signal.SIG_IGN)\nsignal.pause()"
-        found = self.outcomes(hangs=(3, hangs), later=(10, FIGURE % 1))  # time is left for twice the limit
+        found = self.outcomes(hangs=(3, hangs), later=(10, FIGURE % 1))
         self.assertEqual(found, {"hangs": "cut", "later": "passed"})
+        # There was time for twice its limit.
         self.assertEqual(self.records["hangs"]["why"], "it did not end in 6 s")
         self.assertEqual([one["result"] for one in self.records["hangs"]["figures"]], ["met"],
                          "what it told before is kept")
