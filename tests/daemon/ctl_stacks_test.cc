@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 namespace ddprun::daemon {
 namespace {
@@ -56,12 +56,12 @@ TEST(CtlStacks, ShowsNothingThatATerminalObeys) {
 TEST(CtlStacks, TenThousandRanksAreGroupedInATenthOfASecond) {
   std::vector<RankStack> stacks;
   for (int rank = 0; rank < 10'000; ++rank) stacks.push_back(stack(rank, rank == 513 ? 19 : 18));
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   const std::string text = stacks_text(stacks);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const double took = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   EXPECT_TRUE(text.starts_with("ranks 0-512,514-9999:\n")) << text.substr(0, 100);
-  RecordProperty("seconds", std::to_string(took.count()));
-  EXPECT_LT(took.count(), 2) << "0.1 s where nothing else runs";
+  RecordProperty("seconds", std::to_string(took));
+  EXPECT_LT(took, 2) << "of a processor; 0.1 without a sanitizer";
 }
 
 }  // namespace
