@@ -440,6 +440,7 @@ bool make_group(ncclComm_t comm) {
   }
   auto& group = split.groups[color];
   if (group == nullptr) group = std::make_shared<Ranks>();
+  const std::lock_guard joining(group->mutex);
   ++group->joined;
   *place = new ncclComm{.all = group, .rank = rank, .ranks = ranks, .gpu = comm->gpu};
   ++controls().communicators;
