@@ -183,14 +183,16 @@ Result<void> Agent::prepare(char* temporary_folder) {
   // out: then the folder would stay.
   if (temporary_folder != nullptr && temporary.size() < kNoteBytes)
     std::memcpy(temporary_folder, temporary.c_str(), temporary.size() + 1);
-  status_port_ = StatusPort::open(loop_, consoles_.err(),
-                                  {config_, hostname_, lifecycle_, reporter_.incident_log(),
-                                   services_, [this] { return workers_.progress(); }});
+  status_port_ = StatusPort::open(
+      loop_, consoles_.err(),
+      {config_, hostname_, lifecycle_, reporter_.incident_log(), reporter_.timeline(), services_,
+       [this] { return workers_.progress(); }, workers_.children()});
   operators_ = std::make_unique<NodeOperators>(
       loop_,
       NodeOperators::Sources{.config = config_,
                              .hostname = hostname_,
                              .lifecycle = lifecycle_,
+                             .timeline = reporter_.timeline(),
                              .services = services_,
                              .children = workers_.children(),
                              .workers = {.pages = [this] { return workers_.pages(); },

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
+
+#include "agent/processes/process.h"
 
 namespace ddprun::agent {
 namespace {
@@ -13,6 +16,7 @@ using rendezvous::ControlOutcome;
 using rendezvous::JobPhase;
 using rendezvous::JobSnapshot;
 using rendezvous::MemberState;
+using rendezvous::RankProgress;
 
 struct PhaseNames {
   JobPhase job;
@@ -56,6 +60,33 @@ JobSnapshot known_here(const NodeOperators::Sources& sources) {
   return job;
 }
 
+RankProgress progress_of(const WorkerPage& page, pid_t pid) {
+  const std::uint64_t steps = page.steps;
+  RankProgress progress{};
+  // A program that tells nothing of itself has no steps, and not zero of them.
+  if (page.first_line != 0 || steps > 0) progress.steps = static_cast<std::int64_t>(steps);
+  if (page.last_step != 0)
+    progress.quiet_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now() - time_of_page(page.last_step))
+            .count();
+  if (const auto bytes = resident_bytes(pid))
+    progress.memory_bytes = static_cast<std::int64_t>(*bytes);
+  return progress;
+}
+
+// The workers that live.
+std::vector<RankProgress> progress_here(const NodeOperators::Sources& sources) {
+  std::vector<RankProgress> ranks;
+  const WorkerPages* const pages = sources.workers.pages();
+  for (int i = 0; pages != nullptr && i < sources.config.worker_count; ++i) {
+    const pid_t pid = sources.children.pid_of(i);
+    if (pid == 0) continue;
+    ranks.push_back(progress_of(pages->page(i), pid));
+    ranks.back().rank = sources.lifecycle.seat().first_rank + i;
+  }
+  return ranks;
+}
+
 }  // namespace
 
 NodeOperators::NodeOperators(asio::io_context& loop, Sources sources)
@@ -73,6 +104,9 @@ JobSnapshot NodeOperators::job() const {
   JobSnapshot job = control == nullptr ? known_here(sources_) : control->status();
   job.pid = pid_;
   job.log_folder = sources_.log_folder;
+  job.ranks = progress_here(sources_);
+  // The agent hears how its own workers went on; a host does not.
+  job.periods = sources_.timeline.periods();
   return job;
 }
 

@@ -12,6 +12,7 @@
 #include "agent/standstill/stacks.h"
 #include "base/loop.h"
 #include "rendezvous/control/node_socket.h"
+#include "rendezvous/core/timeline.h"
 
 namespace ddprun::agent {
 
@@ -22,6 +23,7 @@ class NodeOperators {
     const AgentConfig& config;
     const std::string& hostname;
     const Lifecycle& lifecycle;
+    const rendezvous::Timeline& timeline;
     const std::unique_ptr<NodeServices>& services;  // null until they are there
     const Children& children;
     Stacks::Workers workers;

@@ -19,13 +19,15 @@ constexpr const char* kEndpointVariable = "DDPRUN_ENDPOINT";
 constexpr const char* kHelp = R"(usage: ddpctl [OPTION]... COMMAND
 
 Shows the jobs of a rendezvous and takes nodes out of them. The rendezvous is in the agent
-that hosts a job, or in ddprund. Without an endpoint, jobs, status, nodes and stacks show your
-own jobs on this host, also those of one node.
+that hosts a job, or in ddprund. Without an endpoint, jobs, status, nodes, top and stacks show
+your own jobs on this host, also those of one node.
 
 commands:
   jobs                     every job that is there, one line each
   status [JOB]             a job: round, restarts, nodes, what it waits for, last incidents
   nodes JOB                the nodes of a job
+  top [JOB]                ranks by state, a timeline, and the steps of this host's ranks; anew
+                           every 2 s until ctrl-C, once if it is not written to a terminal
   drain JOB NODE           take a node out: its workers get SIGTERM, it exits 0, the others go on;
                            no restart is spent
   resize JOB MIN:MAX       rounds have MIN to MAX nodes from now on
@@ -80,10 +82,11 @@ struct Command {
   std::size_t most;
 };
 constexpr std::size_t kManyOperands = 1025;
-constexpr std::array<Command, 8> kCommands = {
+constexpr std::array<Command, 9> kCommands = {
     {{"jobs", CtlCommand::kJobs, "", 0, 0},
      {"status", CtlCommand::kStatus, "[JOB]", 0, 1},
      {"nodes", CtlCommand::kNodes, "JOB", 1, 1},
+     {"top", CtlCommand::kTop, "[JOB]", 0, 1},
      {"drain", CtlCommand::kDrain, "JOB NODE", 2, 2},
      {"resize", CtlCommand::kResize, "JOB MIN:MAX", 2, 2},
      {"stop", CtlCommand::kStop, "JOB", 1, 1},
@@ -153,9 +156,9 @@ std::optional<CtlUsageError> set_command(CtlOptions& options, const CtlFlags& gi
     if (command.name == given.operands.front()) found = &command;
   }
   if (found == nullptr)
-    return usage(
-        fmt::format("{}: expected one of jobs, status, nodes, drain, resize, stop, wait and stacks",
-                    given.operands.front()));
+    return usage(fmt::format(
+        "{}: expected one of jobs, status, nodes, top, drain, resize, stop, wait and stacks",
+        given.operands.front()));
   options.command = found->command;
   const std::size_t operands = given.operands.size() - 1;
   if (operands < found->fewest || operands > found->most)
@@ -187,6 +190,7 @@ std::optional<CtlUsageError> set_verb(CtlOptions& options, const CtlFlags& given
     case CtlCommand::kJobs:
     case CtlCommand::kStatus:
     case CtlCommand::kNodes:
+    case CtlCommand::kTop:
       options.question.verb = rendezvous::ShowJobs{};
       return std::nullopt;
     case CtlCommand::kDrain:
@@ -252,7 +256,8 @@ std::variant<CtlOptions, CtlAnswer, CtlUsageError> parse_ctl(const std::vector<s
   if (const auto* wrong = std::get_if<CtlUsageError>(&read)) return *wrong;
   const CtlFlags& given = std::get<CtlFlags>(read);
   if (given.operands.empty())
-    return usage("no command: expected jobs, status, nodes, drain, resize, stop, wait or stacks");
+    return usage(
+        "no command: expected jobs, status, nodes, top, drain, resize, stop, wait or stacks");
   if (const auto missing = missing_tls_flag(given.tls); !missing.empty()) return usage(missing);
   CtlOptions options{.token_file = given.token_file, .tls = given.tls, .json = given.json};
   if (auto wrong = set_command(options, given)) return *wrong;

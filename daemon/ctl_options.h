@@ -24,7 +24,7 @@ enum CtlExit : int {
   kCtlWrongToken = 5,
 };
 
-enum class CtlCommand { kJobs, kStatus, kNodes, kDrain, kResize, kStop, kWait, kStacks };
+enum class CtlCommand { kJobs, kStatus, kNodes, kDrain, kResize, kStop, kWait, kStacks, kTop };
 
 struct CtlEndpoint {
   std::string host;

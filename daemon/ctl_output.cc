@@ -201,7 +201,8 @@ std::string as_text(const CtlOptions& options, const ControlAnswer& answer) {
   if (options.command == CtlCommand::kJobs)
     return options.endpoints.empty() ? own_jobs_table(answer.jobs) : jobs_table(answer.jobs);
   if (options.command == CtlCommand::kNodes) return nodes_table(answer.jobs.front());
-  if (options.command != CtlCommand::kStatus) return shown_text(answer.text) + '\n';
+  const bool is_top = options.command == CtlCommand::kTop;  // its screen is in ctl_top.h
+  if (options.command != CtlCommand::kStatus && !is_top) return shown_text(answer.text) + '\n';
   std::string text;
   for (const JobSnapshot& job : answer.jobs) text += (text.empty() ? "" : "\n") + status_text(job);
   return text;

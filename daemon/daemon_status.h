@@ -27,6 +27,9 @@ struct DaemonFacts {
   bool hides_ids = false;  // an id is its job's token, and everybody can read the report
 };
 
+// A snapshot as a report has it. It tells of no sessions.
+http::JobStatus job_status(const rendezvous::JobSnapshot& known);
+
 http::StatusReport daemon_status(const DaemonFacts& facts);
 
 }  // namespace ddprun::daemon

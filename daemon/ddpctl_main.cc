@@ -1,5 +1,6 @@
 // ddpctl: options -> one question -> what is printed -> exit code. Decides nothing itself.
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -21,6 +23,7 @@
 #include "daemon/ctl_local.h"
 #include "daemon/ctl_options.h"
 #include "daemon/ctl_output.h"
+#include "daemon/ctl_top.h"
 #include "daemon/ctl_waiting.h"
 #include "launcher/scheduler/shared_token.h"
 #include "proto/token_file.h"
@@ -36,6 +39,9 @@ constexpr std::chrono::milliseconds kWaitTurn{30'000};
 // A group of daemons has a leader again so soon.
 constexpr std::chrono::milliseconds kElectionLimit{6'000};
 constexpr std::chrono::milliseconds kAskAgain{200};
+
+// `top` shows jobs anew so often.
+constexpr std::chrono::seconds kTopTurn{2};
 
 // Empty if there is none.
 Result<std::string> token_of(const CtlOptions& options, const EnvLookup& env) {
@@ -172,7 +178,43 @@ int tell(const CtlOptions& options, const rendezvous::ControlAnswer& answer) {
   return exit_code(answer);
 }
 
+TopScreen screen_of_terminal() {
+  winsize size{};
+  if (::isatty(STDOUT_FILENO) == 0) return {};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0) return {.rows = 24};
+  // The last line is the cursor's.
+  return {.columns = size.ws_col, .rows = size.ws_row - 1U, .has_colours = true};
+}
+
+bool has_ended(const rendezvous::ControlAnswer& answer) {
+  return std::ranges::all_of(answer.jobs, [](const auto& job) { return !job.end.empty(); });
+}
+
+// Shows jobs: once, or on a terminal until ctrl-C, their end, or an answer that is an error.
+int show_top(const CtlOptions& options, const std::function<rendezvous::ControlAnswer()>& ask) {
+  TopBefore before;
+  for (;;) {
+    const auto asked = std::chrono::steady_clock::now();
+    rendezvous::ControlAnswer answer = ask();
+    if (options.json || answer.outcome != rendezvous::ControlOutcome::kDone)
+      return tell(options, answer);
+    const TopScreen screen = screen_of_terminal();
+    const std::string text =
+        top_text(answer.jobs, before, screen, std::chrono::system_clock::now());
+    std::fputs(screen.rows > 0 ? "\x1b[H\x1b[2J" : "", stdout);
+    std::fputs(text.c_str(), stdout);
+    if (std::fflush(stdout) != 0) return kCtlFailed;
+    if (screen.rows == 0 || has_ended(answer)) return kCtlDone;
+    boost::asio::io_context loop;
+    boost::asio::steady_timer(loop, kTopTurn).wait();
+    before = {std::move(answer.jobs), std::chrono::steady_clock::now() - asked};
+  }
+}
+
 int run(CtlOptions options, const EnvLookup& env) {
+  const bool is_top = options.command == CtlCommand::kTop;
+  if (options.endpoints.empty() && is_top)
+    return show_top(options, [&] { return ask_this_host(options); });
   if (options.endpoints.empty()) return tell(options, ask_this_host(options));
   if (auto* stop = std::get_if<rendezvous::StopJob>(&options.question.verb)) stop->by = who();
   const auto token = token_of(options, env);
@@ -190,10 +232,12 @@ int run(CtlOptions options, const EnvLookup& env) {
     std::fprintf(stderr, "ddpctl: %s\n", checked.error().message().c_str());
     return kCtlFailed;
   }
-  std::optional<CtlWaiting> waiting(std::in_place, what_is_awaited(options));
-  const auto answer = ask(options, rendezvous::key_of_token(*token), *waiting);
-  waiting.reset();
-  return tell(options, answer);
+  const std::string key = rendezvous::key_of_token(*token);
+  const auto ask_now = [&] {
+    CtlWaiting waiting(what_is_awaited(options));
+    return ask(options, key, waiting);
+  };
+  return is_top ? show_top(options, ask_now) : tell(options, ask_now());
 }
 
 }  // namespace

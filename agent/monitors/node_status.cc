@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <iterator>
 
+#include "agent/processes/process.h"
 #include "base/duration.h"
+#include "rendezvous/control/pages/job_periods.h"
 
 namespace ddprun::agent {
 namespace {
@@ -94,6 +96,7 @@ http::JobStatus job_status(const NodeInfo& facts, const rendezvous::Host* host) 
   }
   for (const IncidentLog::Entry& entry : facts.incidents.newest_first())
     job.reasons.push_back({entry.when, entry.text});
+  for (const rendezvous::Period& period : facts.timeline.periods()) http::add_period(period, job);
   if (host != nullptr) {
     add_what_the_host_knows(*host, job);
   } else {
@@ -102,14 +105,34 @@ http::JobStatus job_status(const NodeInfo& facts, const rendezvous::Host* host) 
   return job;
 }
 
+bool counts_steps(const WorkerProgress& worker) {
+  // A program that tells nothing of itself has no steps, and not zero of them.
+  return worker.first_line != Time{} || worker.steps > 0;
+}
+
+void add_workers(const NodeInfo& facts, http::NodeStatus& node) {
+  for (int i = 0; i < facts.config.worker_count; ++i) {
+    const pid_t pid = facts.children.pid_of(i);
+    if (pid == 0) continue;
+    http::WorkerStatus worker{.rank = facts.lifecycle.seat().first_rank + i,
+                              .memory_bytes = resident_bytes(pid)};
+    const auto index = static_cast<std::size_t>(i);
+    if (index < facts.progress.size() && counts_steps(facts.progress[index])) {
+      worker.steps = facts.progress[index].steps;
+      worker.samples = facts.steps.of(index, now());
+    }
+    node.workers.push_back(std::move(worker));
+  }
+}
+
 http::NodeStatus own_status(const NodeInfo& facts) {
   http::NodeStatus node{.workers_running = facts.lifecycle.live_workers()};
   for (std::size_t i = 0; i < facts.progress.size(); ++i) {
-    // A program that tells nothing of itself has no steps, and not zero of them.
     const WorkerProgress& worker = facts.progress[i];
-    if (worker.first_line == Time{} && worker.steps == 0) continue;
+    if (!counts_steps(worker)) continue;
     node.steps.push_back({facts.lifecycle.seat().first_rank + static_cast<int>(i), worker.steps});
   }
+  add_workers(facts, node);
   node.replica_differences = facts.incidents.replica_differences();
   for (const IncidentLog::Stage& stage : facts.incidents.stages())
     node.stages.push_back({stage.name, stage.count, in_seconds(stage.sum), in_seconds(stage.last)});

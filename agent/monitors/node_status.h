@@ -11,9 +11,12 @@
 #include "agent/core/config.h"
 #include "agent/core/incident.h"
 #include "agent/core/lifecycle.h"
+#include "agent/monitors/step_history.h"
 #include "agent/network/node_services.h"
+#include "agent/processes/children.h"
 #include "agent/report/incident_log.h"
 #include "rendezvous/control/pages/status_report.h"
+#include "rendezvous/core/timeline.h"
 
 namespace ddprun::agent {
 
@@ -23,8 +26,11 @@ struct NodeInfo {
   const std::string& hostname;
   const Lifecycle& lifecycle;
   const IncidentLog& incidents;
+  const rendezvous::Timeline& timeline;
   const NodeServices* services;  // null: they are not there yet
   std::vector<WorkerProgress> progress{};
+  const Children& children;
+  const StepHistory& steps;
   http::WallTime started{};
   bool is_public = false;  // the report can be read from other hosts
 };

@@ -33,16 +33,27 @@ std::unique_ptr<StatusPort> StatusPort::open(asio::io_context& loop, Console& co
 StatusPort::StatusPort(asio::io_context& loop, tcp::acceptor bound, Sources sources)
     : sources_(std::move(sources)),
       is_public_(!bound.local_endpoint().address().is_loopback()),
+      steps_alarm_(loop, [this] { look_at_steps(); }),
       server_(loop, std::move(bound), http::status_pages([this] { return report(); }),
-              {.names = http::own_names(sources_.hostname)}) {}
+              {.names = http::own_names(sources_.hostname)}) {
+  look_at_steps();
+}
+
+void StatusPort::look_at_steps() {
+  steps_.note(sources_.progress(), now());
+  steps_alarm_.set(now() + StepHistory::kEvery);
+}
 
 http::StatusReport StatusPort::report() const {
   return node_status({.config = sources_.config,
                       .hostname = sources_.hostname,
                       .lifecycle = sources_.lifecycle,
                       .incidents = sources_.incidents,
+                      .timeline = sources_.timeline,
                       .services = sources_.services.get(),
                       .progress = sources_.progress(),
+                      .children = sources_.children,
+                      .steps = steps_,
                       .started = started_,
                       .is_public = is_public_});
 }

@@ -10,6 +10,7 @@
 
 #include "agent/monitors/node_status.h"
 #include "agent/output/console.h"
+#include "base/alarm.h"
 #include "base/net/http/server.h"
 
 namespace ddprun::agent {
@@ -22,8 +23,10 @@ class StatusPort {
     const std::string& hostname;
     const Lifecycle& lifecycle;
     const IncidentLog& incidents;
+    const rendezvous::Timeline& timeline;
     const std::unique_ptr<NodeServices>& services;  // null until they are there
     std::function<std::vector<WorkerProgress>()> progress;
+    const Children& children;
   };
 
   // Null if nobody asked for it, or if the port cannot be had. The latter is logged as a warning:
@@ -35,10 +38,13 @@ class StatusPort {
  private:
   StatusPort(asio::io_context& loop, asio::ip::tcp::acceptor bound, Sources sources);
   http::StatusReport report() const;
+  void look_at_steps();
 
   const Sources sources_;
   const bool is_public_;
   const http::WallTime started_ = std::chrono::system_clock::now();
+  StepHistory steps_;
+  Alarm steps_alarm_;
   http::Server server_;  // last: it asks for reports
 };
 

@@ -74,6 +74,13 @@ std::vector<std::int64_t> read_stat_numbers(pid_t pid, int first, int last) {
   return numbers;
 }
 
+std::optional<std::uint64_t> resident_bytes(pid_t pid) {
+  constexpr int kResidentPages = 24;
+  const auto pages = read_stat_number(pid, kResidentPages);
+  if (!pages || *pages < 0) return std::nullopt;
+  return static_cast<std::uint64_t>(*pages) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 std::string process_name(pid_t pid) { return first_line_of(pid, "comm"); }
 
 std::string wait_channel(pid_t pid) {

@@ -36,6 +36,9 @@ std::optional<std::int64_t> read_stat_number(pid_t pid, int place);
 // The numbers at these places, both included, by one read. None in the same cases.
 std::vector<std::int64_t> read_stat_numbers(pid_t pid, int first, int last);
 
+// The memory of it that is resident, in bytes. Nothing in the same cases.
+std::optional<std::uint64_t> resident_bytes(pid_t pid);
+
 // Its comm, at most 15 characters (proc_pid_comm(5)); empty if the process is gone.
 std::string process_name(pid_t pid);
 

@@ -26,6 +26,11 @@ constexpr std::chrono::seconds kLeftAlone{10};
 // How often the line of waiting is written anew.
 constexpr std::chrono::seconds kWaitingTick{1};
 
+std::int64_t unix_ms() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+}
+
 }  // namespace
 
 Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string hostname)
@@ -155,6 +160,8 @@ void Reporter::end_waiting() {
 void Reporter::attempt_begins(const std::string& log_folder) {
   const std::vector<IncidentStage> stages = incidents_.formed();
   incident_log_.took(stages);
+  timeline_.round_began(sources_.lifecycle.round().number, sources_.lifecycle.round().world_size,
+                        unix_ms());
   log_folder_ = log_folder;
   const AgentConfig& config = sources_.config;
   history_.round_began({config.rendezvous.run_id, hostname_, config.worker_count},
@@ -221,6 +228,7 @@ void Reporter::round_broken(const rendezvous::RoundBroken& message) {
   incidents_.broke();
   incidents_.explained(cause, sources_.lifecycle.round());
   incident_log_.round_broken(message, std::chrono::system_clock::now());
+  timeline_.round_ended(unix_ms());
   history_.broken(message);
   const int restarts = sources_.lifecycle.round().restart_count + (message.is_resize ? 0 : 1);
   const std::string line = message.is_resize
@@ -232,6 +240,7 @@ void Reporter::round_broken(const rendezvous::RoundBroken& message) {
 
 void Reporter::job_ended(int exit_code) {
   end_waiting();
+  timeline_.round_ended(unix_ms());
   incidents_.end();
   const Ending& ending = sources_.lifecycle.ending();
   history_.job_ended(ending, ending_text(ending));
@@ -332,6 +341,7 @@ void Reporter::not_compared(int rank, const std::string& why) {
 }
 
 std::string Reporter::stands_still(const rendezvous::Verdict& verdict) {
+  timeline_.stands_still(verdict.sentence, verdict.ranks, unix_ms());
   history_.stands_still(verdict);
   std::string folder = next_folder("standstill", standstills_);
   say(fmt::format("{}: the job stands still: {}{}\n", sources_.config.called,
@@ -340,6 +350,7 @@ std::string Reporter::stands_still(const rendezvous::Verdict& verdict) {
 }
 
 void Reporter::went_on(std::chrono::nanoseconds length) {
+  timeline_.went_on(unix_ms());
   history_.went_on(length);
   if (sources_.config.quiet) return;
   const auto seconds = std::chrono::round<std::chrono::seconds>(length).count();

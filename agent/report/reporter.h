@@ -24,6 +24,7 @@
 #include "base/alarm.h"
 #include "base/loop.h"
 #include "base/wait_teller.h"
+#include "rendezvous/core/timeline.h"
 
 namespace ddprun::agent {
 
@@ -86,6 +87,8 @@ class Reporter {
   void not_compared(int rank, const std::string& why);
   // Returns the incidents so far, for those who ask meanwhile.
   const IncidentLog& incident_log() const { return incident_log_; }
+  // The rounds and standstills, as well.
+  const rendezvous::Timeline& timeline() const { return timeline_; }
   // The job is over on this node: writes the records and the report. Call it once, when the
   // workers' pipes are drained: else the end of their stderr is missing in the report.
   void job_ended(int exit_code);
@@ -114,6 +117,7 @@ class Reporter {
   Notices notices_;
   Incidents incidents_;
   IncidentLog incident_log_;
+  rendezvous::Timeline timeline_;
   RoundHistory history_;
   const bool keeps_history_;
   std::string log_folder_;

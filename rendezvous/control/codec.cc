@@ -57,6 +57,33 @@ void fill(v2::Incident& message, const IncidentStatus& incident) {
   message.set_reformed_after_ms(incident.reformed_after_ms);
 }
 
+void fill(v2::Period& message, const Period& period) {
+  message.set_kind(static_cast<int>(period.kind));
+  message.set_begin_ms(period.begin_ms);
+  message.set_end_ms(period.end_ms);
+  message.set_round(period.round);
+  message.set_workers(period.workers);
+  message.set_text(period.text);
+  message.mutable_ranks()->Assign(period.ranks.begin(), period.ranks.end());
+}
+
+Period decode_period(const v2::Period& message) {
+  return {.kind = decode_enum(message.kind(), PeriodKind::kStandstill, PeriodKind::kRound),
+          .begin_ms = message.begin_ms(),
+          .end_ms = message.end_ms(),
+          .round = message.round(),
+          .workers = message.workers(),
+          .text = message.text(),
+          .ranks = {message.ranks().begin(), message.ranks().end()}};
+}
+
+void fill(v2::RankProgress& message, const RankProgress& rank) {
+  message.set_rank(rank.rank);
+  message.set_steps(rank.steps);
+  message.set_quiet_ms(rank.quiet_ms);
+  message.set_memory_bytes(rank.memory_bytes);
+}
+
 void fill(v2::Job& message, const JobSnapshot& job) {
   message.set_job(job.job);
   message.set_phase(static_cast<int>(job.phase));
@@ -69,6 +96,8 @@ void fill(v2::Job& message, const JobSnapshot& job) {
   message.set_end(job.end);
   for (const NodeSnapshot& node : job.nodes) fill(*message.add_nodes(), node);
   for (const IncidentStatus& incident : job.incidents) fill(*message.add_incidents(), incident);
+  for (const Period& period : job.periods) fill(*message.add_periods(), period);
+  for (const RankProgress& rank : job.ranks) fill(*message.add_ranks(), rank);
   message.set_pid(job.pid);
   message.set_log_folder(job.log_folder);
 }
@@ -130,6 +159,9 @@ JobSnapshot decode_job(const v2::Job& message) {
          .rank = incident.rank(),
          .text = incident.text(),
          .reformed_after_ms = incident.reformed_after_ms()});
+  for (const v2::Period& period : message.periods()) job.periods.push_back(decode_period(period));
+  for (const v2::RankProgress& rank : message.ranks())
+    job.ranks.push_back({rank.rank(), rank.steps(), rank.quiet_ms(), rank.memory_bytes()});
   job.pid = message.pid();
   job.log_folder = message.log_folder();
   return job;

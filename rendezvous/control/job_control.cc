@@ -23,6 +23,7 @@ JobControl::JobControl(Host& host, std::string rdzv_id)
     : host_(host), rdzv_id_(std::move(rdzv_id)) {
   host_.watch = [this](const Outcome& outcome) { happened(outcome); };
   host_.on_outcome = [this](const Outcome& outcome) { on_outcome(outcome); };
+  host_.on_verdict = [this](const Verdict& verdict) { log_.note(verdict, unix_ms()); };
 }
 
 JobControl::JobControl(Host& host, const JobControl& finished)
@@ -34,6 +35,7 @@ JobControl::JobControl(Host& host, const JobControl& finished)
 JobControl::~JobControl() {
   host_.watch = nullptr;
   host_.on_outcome = nullptr;
+  host_.on_verdict = nullptr;
 }
 
 JobSnapshot JobControl::status() const {

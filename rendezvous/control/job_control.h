@@ -24,7 +24,7 @@ class JobControl {
   };
   using Waiter = std::function<void(const End&)>;
 
-  // Takes Host::watch and Host::told.
+  // Takes Host::watch, Host::on_outcome and Host::on_verdict.
   JobControl(Host& host, std::string rdzv_id);
   // Keeps the facts of `finished`, a job that has ended, in memory of its own. No caller may wait
   // for it.

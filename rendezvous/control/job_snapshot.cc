@@ -79,7 +79,14 @@ std::string_view name_of(IncidentKind kind) {
   return "unknown";
 }
 
+void JobEventLog::note(const Verdict& verdict, std::int64_t unix_ms) {
+  const std::string before = std::exchange(alarm_, verdict.is_alarm() ? verdict.sentence : "");
+  if (alarm_.empty()) return timeline_.went_on(unix_ms);
+  if (alarm_ == before) timeline_.stands_still(verdict.sentence, verdict.ranks, unix_ms);
+}
+
 void JobEventLog::note(const Outcome& outcome, Time now, std::int64_t unix_ms) {
+  note_round(outcome, unix_ms);
   if (outcome.broken) {
     const Failure& cause = outcome.broken->cause;
     add({.unix_ms = unix_ms,
@@ -106,6 +113,14 @@ void JobEventLog::note(const Outcome& outcome, Time now, std::int64_t unix_ms) {
        .text = succeeded_ ? "the job succeeded" : cause.message});
 }
 
+void JobEventLog::note_round(const Outcome& outcome, std::int64_t unix_ms) {
+  if (outcome.broken || outcome.ended) timeline_.round_ended(unix_ms);
+  if (outcome.published)
+    timeline_.round_began(outcome.published->round.number, outcome.published->round.world_size,
+                          unix_ms);
+  if (outcome.broken || outcome.ended || outcome.published) alarm_.clear();
+}
+
 void JobEventLog::add(IncidentStatus incident) {
   incidents_.push_back(std::move(incident));
   if (incidents_.size() > kMaxIncidents) incidents_.pop_front();
@@ -119,7 +134,8 @@ JobSnapshot status_of(const Membership& membership, const JobEventLog& log, Time
                      .min_nodes = membership.policy().min_nodes,
                      .max_nodes = membership.policy().max_nodes,
                      .end = membership.end_text(),
-                     .incidents = {log.incidents().begin(), log.incidents().end()}};
+                     .incidents = {log.incidents().begin(), log.incidents().end()},
+                     .periods = log.timeline().periods()};
   if (const auto wait_status = membership.wait_status(now); wait_status && !membership.ended())
     status.waits_for = waiting_text(*wait_status);
   membership.members().for_each([&](const Member& member) {

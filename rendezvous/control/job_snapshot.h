@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rendezvous/core/membership.h"
+#include "rendezvous/core/timeline.h"
 
 namespace ddprun::rendezvous {
 
@@ -48,6 +49,16 @@ struct IncidentStatus {
   bool operator==(const IncidentStatus&) const = default;
 };
 
+// How far a rank of the node is that tells of it.
+struct RankProgress {
+  int rank = 0;                    // global
+  std::int64_t steps = -1;         // of its optimizers; -1: it does not count them
+  std::int64_t quiet_ms = -1;      // since the last one; -1: none is done
+  std::int64_t memory_bytes = -1;  // resident, of its first process; -1: not known
+
+  bool operator==(const RankProgress&) const = default;
+};
+
 struct JobSnapshot {
   std::string job;
   JobPhase phase = JobPhase::kWaiting;
@@ -60,9 +71,11 @@ struct JobSnapshot {
   std::string end;                  // how the job ended; empty: it has not
   std::vector<NodeSnapshot> nodes;  // by node rank; those without one come last
   std::vector<IncidentStatus> incidents;  // oldest first
-  // Only a node tells them, at its own socket: the pid of its ddprun, and the job's log folder.
+  std::vector<Period> periods{};          // in the order of their beginnings
+  // Only a node tells them, at its own socket: its ddprun's pid, the log folder, its own ranks.
   int pid = 0;
   std::string log_folder{};
+  std::vector<RankProgress> ranks{};
 
   bool operator==(const JobSnapshot&) const = default;
 };
@@ -71,20 +84,27 @@ struct JobSnapshot {
 std::string_view name_of(JobPhase phase);
 std::string_view name_of(IncidentKind kind);
 
-// The last incidents of one job.
+// The last incidents, rounds and standstills of one job.
 class JobEventLog {
  public:
   // Notes the membership's decision of `now`, which was `unix_ms` on the wall.
   void note(const Outcome& outcome, Time now, std::int64_t unix_ms);
+  // Notes what the nodes were told of a standstill. Two verdicts after each other that say the same
+  // begin one, since ranks may only be slow. Another verdict ends it.
+  void note(const Verdict& verdict, std::int64_t unix_ms);
   const std::deque<IncidentStatus>& incidents() const { return incidents_; }
+  const Timeline& timeline() const { return timeline_; }
   // The job was ended by an operator.
   bool was_stopped() const { return was_stopped_; }
   bool succeeded() const { return succeeded_; }
 
  private:
+  void note_round(const Outcome& outcome, std::int64_t unix_ms);
   void add(IncidentStatus incident);
 
   std::deque<IncidentStatus> incidents_;
+  Timeline timeline_;
+  std::string alarm_;  // the last verdict, if it was one
   Time broken_at_{};
   bool is_open_ = false;  // the last incident broke a round, and the next one has not started
   bool was_stopped_ = false;

@@ -163,6 +163,8 @@ void Host::set_alarms() {
 void Host::announce(const std::optional<Announcement>& announcement) {
   set_alarms();
   if (!announcement) return;
+  const auto* const told = std::get_if<StandstillVerdict>(&announcement->message);
+  if (told != nullptr && on_verdict) on_verdict(told->verdict);
   for (const SessionId to : announcement->to) deliver(to, announcement->message);
 }
 

@@ -64,6 +64,10 @@ class Host {
   // leadership, the next leader would know it. It must not call the host.
   std::function<void(const Outcome&)> on_outcome;
 
+  // Called with each verdict on a standstill, before any node hears of it. It must not call the
+  // host.
+  std::function<void(const Verdict&)> on_verdict;
+
   // Called when the last session has ended. It must not destroy the host.
   std::function<void()> left_alone;
 

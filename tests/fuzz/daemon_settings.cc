@@ -188,6 +188,8 @@ const char* name_of(CtlCommand command) {
       return "wait";
     case CtlCommand::kStacks:
       return "stacks";
+    case CtlCommand::kTop:
+      return "top";
   }
   return "";
 }

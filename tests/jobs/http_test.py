@@ -2,8 +2,8 @@
 
 import html.parser
 import os
+import pathlib
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,10 +13,11 @@ import unittest
 import urllib.error
 import urllib.request
 
+from browser import DEADLINE as BROWSER_DEADLINE, PROGRAM as BROWSER, Browser
 from machine import free_port, wait_until
 from namespaces_test import TwoHosts
 from nodes_test import NodesTest
-from support import WAITING, main
+from support import DDPRUN, WAITING, main
 
 # Debian's packages are on the path of Debian's interpreter; CMake may have found another one. This
 # one is plain Python.
@@ -26,8 +27,7 @@ try:
 except ImportError:
     text_string_to_metric_families = None
 
-BROWSER = shutil.which("chromium")
-BROWSER_DEADLINE = 120  # seconds; it takes some three
+SIMULATED_PAGES = pathlib.Path(DDPRUN).with_name("simulated_pages")
 STAGES = r"detected \d+\.\d{3} s, stopped \d+\.\d{3} s, re-formed \d+\.\d{3} s"
 NO_PARSER = "no prometheus_client (Debian: python3-prometheus-client)"
 FETCH = """
@@ -233,6 +233,8 @@ class Page(HttpTest):
         (reason,) = page.tables["reasons"]
         self.assertRegex(reason[0], r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$")
         self.assertRegex(reason[1], r"^rank 1 .* was killed by SIGKILL")
+        for title in f"rank 1 on {hostname}: running", r"round 1, 2 workers; from .*", "round 2, 2 workers; since .*", "rank 1 .* was killed .*":
+            self.assertEqual(len(re.findall(f"<title>{title}</title>", text)), 1, title)
 
     def after_a_restart(self):
         jobs = self.two_nodes("--max-restarts=1")
@@ -265,6 +267,47 @@ class Page(HttpTest):
                     text = fetch(url + path)[1]
                     self.assertEqual("secret" in text, is_shown and path != "healthz", text)
                 self.stop(job)
+
+
+class SimulatedPages(HttpTest):
+    """Pages of made-up jobs in a browser. tests/rendezvous/control/pages checks their texts."""
+
+    def setUp(self):
+        super().setUp()
+        done = subprocess.run([SIMULATED_PAGES, self.folder], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.costs = {(int(nodes), state): float(cost) for nodes, state, cost in
+                      re.findall(r"^ *(\d+) nodes, (\S+) +\d+ bytes +(\S+) ms$", done.stdout, re.M)}
+
+    def test_a_view_costs_little(self):
+        """1,000 nodes, ten times what a view may cost: the machine may be busy."""
+        self.assertEqual(len(self.costs), 20)
+        self.assertLess(max(self.costs[1000, state] for state in ("running", "standing_still", "failed")), 200)
+
+    @needs_browser
+    def test_are_read_without_an_error_also_aloud(self):
+        browser = Browser(self.folder / "browser")
+        self.addCleanup(browser.close)
+        for nodes, state in self.costs:
+            with self.subTest(nodes=nodes, state=state):
+                browser.open((self.folder / f"{nodes}_{state}.html").as_uri())
+                self.assertEqual(browser.errors, [])
+                items = browser.items()
+                self.check_items(nodes, state, [name for role, name in items if role == "listitem"], items)
+
+    def check_items(self, nodes, state, titles, items):
+        self.assertIn(("heading", "Job train"), items)
+        if state == "nothing":
+            return
+        self.assertTrue(any(title.startswith("round 1, ") for title in titles), titles)
+        self.assertTrue(any("was killed by SIGKILL" in title for title in titles), titles)
+        expected = {"running": "running", "standing_still": "stands still", "failed": "stopping"}[state]
+        if nodes <= 64:
+            self.assertEqual(len([title for title in titles if " on gpu-" in title]), 8 * nodes)
+            self.assertEqual(len([title for title in titles if title.endswith(f"on gpu-0: {expected}")]), 1 if state == "standing_still" else 8)
+        else:
+            self.assertLess(len(titles), 100)
+            self.assertTrue(any(title.endswith(f": {expected}") for title in titles), titles)
 
 
 class Server(HttpTest):

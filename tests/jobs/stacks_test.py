@@ -2,9 +2,15 @@
 """ddpctl on the host of a job, without a rendezvous. It shows jobs, their status, and the stacks of
 their workers. No other user can read them."""
 
+import fcntl
 import json
 import os
+import pty
+import signal
+import socket
+import struct
 import subprocess
+import termios
 import unittest
 
 import control
@@ -82,12 +88,32 @@ class OnThisHost(LoggedTest):
             self.assertEqual((code, out), (wanted, ""), err)
             self.assertIn(line, err)
 
+    def test_top_shows_ranks_and_steps_once_or_until_ctrl_c(self):
+        job = self.begin("held", "--rdzv-id=held", workers=2)
+        text = self.done("top", job.pid)
+        self.assertRegex(text, r"^held: running, round 1, 1 node, 2 workers, 0 of 0 restarts spent; ")
+        self.assertRegex(text, rf"(?m)^0 {socket.gethostname()[:20]}\S* +rr$")
+        self.assertRegex(text, r"(?m)^RANK +STEPS +A SECOND +LAST STEP +MEMORY\n0 +5 +- +\d+\.\d s ago +\d+ MiB\n1 +5 ")
+        self.assertNotIn("\x1b", text)
+        self.assertEqual(json.loads(self.done("top", job.pid, "--json"))["jobs"][0]["job"], "held")
+        leader, terminal = pty.openpty()
+        self.addCleanup(os.close, leader)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        shown = subprocess.Popen([control.DDPCTL, "top", str(job.pid)], stdout=terminal, stdin=subprocess.DEVNULL)
+        os.close(terminal)
+        screens = b""
+        while screens.count(b"\x1b[H\x1b[2J") < 2 or not screens.rstrip().endswith(b"MiB"):
+            screens += os.read(leader, 1 << 16)
+        self.assertRegex(screens.decode(), r"\n0 +5 +0 +\d")
+        shown.send_signal(signal.SIGINT)
+        self.assertEqual(shown.wait(timeout=60), -signal.SIGINT)
+
     @unittest.skipUnless(os.geteuid() == 0, "another user can be had as root only")
     def test_another_user_reads_neither_stacks_nor_status(self):
         fifo = self.fifo("ready")
         job = self.start("--nproc-per-node=1", "--rdzv-id=secret", self.script(WAITING.replace("{fifo}", str(fifo))))
         self.read_lines(fifo, 1)
-        for words in ("stacks", job.pid), ("status", job.pid), ("nodes", "secret"), ("jobs",):
+        for words in ("stacks", job.pid), ("status", job.pid), ("nodes", "secret"), ("top", job.pid), ("jobs",):
             with self.subTest(words):
                 code, out, err = self.ctl(*words, prefix=NOBODY)
                 self.assertEqual(code, 0 if words == ("jobs",) else 4, err)

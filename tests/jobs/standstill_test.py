@@ -5,8 +5,10 @@ with the same names, so that no test waits for an import. The last test has the 
 import os
 import pathlib
 import signal
+import socket
 import time
 import unittest
+import urllib.request
 
 from machine import wait_until
 from support import ROOT, LoggedTest, main, torch_python, with_variables
@@ -141,13 +143,19 @@ class Standstill(LoggedTest):
                 code, out, err, _ = self.stop(jobs[stand])
                 self.assertNotIn(LINE, err)
 
-    def test_details_are_kept_beside_the_logs(self):
-        job = self.begin("nothing")
+    def test_details_are_kept_beside_the_logs_and_the_page_shows_it(self):
+        job = self.begin("nothing", "--http=:0")
         folder = pathlib.Path(self.said(job, LINE).partition("; details in ")[2])
         self.assertEqual(folder, self.attempt() / "standstill_0")
         wait_until((folder / "verdict.txt").exists, "the last file")
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["rank_0.txt", "rank_1.txt", "trace_0", "trace_1", "verdict.txt"])
         self.assertIn("frame\town\twait\t", (folder / "rank_1.txt").read_text())
+        url = self.said(job, "ddprun: metrics and status page at ")
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=30) as answer:
+            page = answer.read().decode()
+        for part in ("Stands still: rank 1 does nothing at wait", f"rank 0 on {socket.gethostname()}: held up<",
+                     f"rank 1 on {socket.gethostname()}: stands still<", "<title>standstill: rank 1", "rank 1: 5 steps, "):
+            self.assertIn(part, page)
 
     def test_a_restart_ends_the_rank_to_blame_alone(self):
         job = self.begin("nothing", "--on-hang=restart", "--max-restarts=1")

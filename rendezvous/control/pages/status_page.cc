@@ -1,14 +1,14 @@
 #include "rendezvous/control/pages/status_page.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 
-#include "base/net/http/escape.h"
-#include "base/shown_text.h"
+#include "rendezvous/control/pages/page_text.h"
+#include "rendezvous/control/pages/rank_grid.h"
+#include "rendezvous/control/pages/step_charts.h"
+#include "rendezvous/control/pages/timeline_drawing.h"
 
 namespace ddprun::http {
 namespace {
@@ -17,27 +17,22 @@ constexpr std::string_view kStyle =
     "body{font:15px sans-serif;margin:1.5em;max-width:70em;color:#222;background:#fff}"
     "table{margin:.5em 0 1.5em}th,td{padding:.25em .9em .25em 0;text-align:left;"
     "vertical-align:top}th{font-weight:600}tbody tr:nth-child(odd){background:#8882}"
+    ".worker{display:inline-block;margin:0 1.2em .4em 0}.worker p{font-size:12px;margin:.2em 0}"
+    ".worker svg{margin:0}.line{fill:none;stroke:#1e88e5;stroke-width:1.5}"
+    ".frame{fill:none;stroke:#8888}"
     "h2{margin-bottom:.2em}.bad{color:#b00020;font-weight:600}.small{color:#666}"
+    "svg{display:block;max-width:100%;height:auto;margin:.6em 0;fill:currentColor}"
+    ".run{fill:#2e7d32}.stuck{fill:#b00020}.held{fill:#8d6e00}.ok{fill:#1565c0}.wait{fill:#757575}"
+    ".spare{fill:#5c6bc0}.end{fill:#c04a00}rect{stroke:#fff;stroke-width:.5}"
+    ".sign{font:10px sans-serif;fill:#fff;text-anchor:middle}.host{font:11px sans-serif}"
+    ".late{font:11px sans-serif;text-anchor:end}.middle{font:11px sans-serif;text-anchor:middle}"
+    ".axis{stroke:currentColor;fill:none}ul.states{list-style:none;padding:0}"
+    ".key{display:inline-block;width:1.4em;text-align:center;color:#fff}"
+    ".key.run{background:#2e7d32}.key.stuck{background:#b00020}.key.held{background:#8d6e00}"
+    ".key.ok{background:#1565c0}.key.wait{background:#757575}.key.spare{background:#5c6bc0}"
+    ".key.end{background:#c04a00}summary{cursor:pointer}"
     "@media(prefers-color-scheme:dark){body{color:#ddd;background:#161616}"
-    ".small{color:#999}.bad{color:#ff6b6b}}";
-
-std::string shown(std::string_view text) { return escape_html(shown_text(text, kMostTextShown)); }
-
-// "2026-11-24 21:39:15 UTC"
-std::string when(WallTime time) {
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
-                     fmt::gmtime(std::chrono::system_clock::to_time_t(time)));
-}
-
-// "4 h 12 min 5 s"
-std::string for_how_long(std::chrono::nanoseconds length) {
-  const auto seconds =
-      std::max<std::int64_t>(std::chrono::duration_cast<std::chrono::seconds>(length).count(), 0);
-  std::string text;
-  if (seconds >= 3600) text += fmt::format("{} h ", seconds / 3600);
-  if (seconds >= 60) text += fmt::format("{} min ", seconds / 60 % 60);
-  return text + fmt::format("{} s", seconds % 60);
-}
+    ".small{color:#999}p.bad{color:#ff6b6b}rect{stroke:#161616}}";
 
 // "0–3", "4", "–"
 std::string ranks(const SeatStatus& seat) {
@@ -55,6 +50,7 @@ class Page {
     for (std::size_t i = 0; i < std::min(report_.jobs.size(), kMostJobsShown); ++i)
       job(report_.jobs[i]);
     left_out("job", report_.jobs.size(), kMostJobsShown);
+    if (report_.node) add_step_charts(*report_.node, text_);
     text_ += "</body></html>\n";
     return std::move(text_);
   }
@@ -62,7 +58,7 @@ class Page {
  private:
   template <typename... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+    http::add(text_, format, std::forward<Args>(args)...);
   }
 
   void left_out(std::string_view what, std::size_t all, std::size_t most) {
@@ -109,6 +105,9 @@ class Page {
     if (job.nodes_waiting) add(", waiting nodes {}", *job.nodes_waiting);
     if (job.spares) add(", spares {}", *job.spares);
     add("</p>\n");
+    if (!job.standstill.empty()) add("<p class=bad>Stands still: {}</p>\n", shown(job.standstill));
+    add_rank_grid(job, cells_, text_);
+    add_timeline(job, report_.now, marks_, text_);
     seats(job);
     reasons(job);
     add("</section>\n");
@@ -116,6 +115,7 @@ class Page {
 
   void seats(const JobStatus& job) {
     if (job.seats.empty()) return;
+    add("<details{}><summary>Nodes</summary>\n", job.seats.size() > kMostNodesOpen ? "" : " open");
     add("<table class=seats><thead><tr><th>Node rank<th>Host<th>Ranks<th>State</tr></thead>"
         "<tbody>\n");
     const std::size_t room = kMostSeatsShown - std::min(seats_shown_, kMostSeatsShown);
@@ -123,12 +123,13 @@ class Page {
     for (std::size_t i = 0; i < count; ++i) {
       const SeatStatus& seat = job.seats[i];
       add("<tr><td>{}<td>{}<td>{}<td>{}</tr>\n",
-          seat.node_rank < 0 ? "–" : std::to_string(seat.node_rank), shown(seat.hostname),
-          ranks(seat), shown(seat.state));
+          seat.node_rank < 0 ? "–" : std::to_string(seat.node_rank),
+          shown(seat.hostname, kMostNameShown), ranks(seat), shown(seat.state, kMostNameShown));
     }
     seats_shown_ += count;
     add("</tbody></table>\n");
     left_out("node", job.seats.size(), count);
+    add("</details>\n");
     if (!job.knows_all_seats)
       add("<p class=small>This node knows its own seat alone; the node with the rendezvous knows "
           "all.</p>\n");
@@ -149,6 +150,8 @@ class Page {
   const StatusReport& report_;
   std::string text_;
   std::size_t seats_shown_ = 0;
+  std::size_t cells_ = kMostCells;  // so many may still be drawn, as the next ones
+  std::size_t marks_ = kMostMarks;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// A status report as one HTML page for people. It shows jobs, the seats of their nodes, the last
-// reasons with their times. The page needs nothing but itself: no script, no style sheet, no
-// picture from elsewhere. It loads itself anew every few seconds. Pure; any thread.
+// A status report as one HTML page for people. It shows jobs, their nodes and ranks, a timeline,
+// and the last reasons with their times. The page needs nothing but itself: no script, no style
+// sheet, no picture from elsewhere. It loads itself anew every few seconds. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ inline constexpr int kPageReloadSeconds = 5;
 // The page shows so many at most, and says how many it leaves out.
 inline constexpr std::size_t kMostJobsShown = 200;
 inline constexpr std::size_t kMostSeatsShown = 1000;  // on the whole page
-inline constexpr std::size_t kMostReasonsShown = 16;  // of one job
-inline constexpr std::size_t kMostTextShown = 1000;   // bytes of one foreign text
+// The table of a job with more nodes is shown when the reader opens it.
+inline constexpr std::size_t kMostNodesOpen = 16;
 
 std::string status_page(const StatusReport& report);
 

@@ -29,6 +29,16 @@ struct ReasonStatus {
   std::string text;
 };
 
+// A round of the job, or a standstill.
+struct PeriodStatus {
+  bool is_round = true;
+  WallTime begin{};
+  std::optional<WallTime> end{};  // unset: it lasts
+  std::int64_t round = 0;
+  int workers = 0;     // of a round
+  std::string text{};  // of a standstill: why
+};
+
 // How often a round broke for this reason, so that the workers started anew.
 struct RestartCount {
   std::string reason;
@@ -53,6 +63,11 @@ struct JobStatus {
   std::vector<SeatStatus> seats{};
   bool knows_all_seats = false;         // false: `seats` has this node's own alone
   std::vector<ReasonStatus> reasons{};  // the newest first
+  std::vector<PeriodStatus> periods{};  // the oldest first
+  // Why the job stands still now, and the ranks that the others wait for, in order. Empty: it does
+  // not, or nobody is to blame.
+  std::string standstill{};
+  std::vector<int> stuck_ranks{};
 };
 
 // A part of the job's incidents, such as the time until the old workers were gone.
@@ -74,10 +89,29 @@ struct WorkerSteps {
   std::uint64_t steps = 0;
 };
 
+// The last minutes of a worker that are told.
+inline constexpr std::chrono::minutes kChartLength{10};
+
+// A worker's steps during some seconds.
+struct StepSample {
+  double age_s = 0;  // since their end
+  double per_second = 0;
+  double step_s = 0;  // of one step; 0: not known
+};
+
+// A worker of this process.
+struct WorkerStatus {
+  int rank = 0;
+  std::optional<std::uint64_t> steps{};         // unset: it does not count them
+  std::optional<std::uint64_t> memory_bytes{};  // resident, of its first process
+  std::vector<StepSample> samples{};            // the oldest first
+};
+
 // The state of a process that runs workers.
 struct NodeStatus {
   int workers_running = 0;
-  std::vector<WorkerSteps> steps{};  // of the workers that count them
+  std::vector<WorkerSteps> steps{};     // of the workers that count them
+  std::vector<WorkerStatus> workers{};  // those that live, by rank
   std::vector<StageStatus> stages{};
   std::uint64_t replica_differences = 0;
   StoreStatus store{};

@@ -47,8 +47,16 @@ TEST(ControlCodec, AnAnswerArrives) {
                                        .rank = 3,
                                        .text = "t",
                                        .reformed_after_ms = 4}},
+                        .periods = {{.kind = PeriodKind::kStandstill,
+                                     .begin_ms = 3,
+                                     .end_ms = 12,
+                                     .round = 6,
+                                     .workers = 2,
+                                     .text = "s",
+                                     .ranks = {5, 1}}},
                         .pid = 11,
-                        .log_folder = "f"};
+                        .log_folder = "f",
+                        .ranks = {{.rank = 2, .steps = 9, .quiet_ms = 8, .memory_bytes = 7}}};
   const auto decoded = decode(encode(ControlAnswer{ControlOutcome::kUnknown, "text", {job}}));
   EXPECT_EQ(decoded.value().outcome, ControlOutcome::kUnknown);
   EXPECT_EQ(decoded.value().text, "text");

@@ -36,5 +36,16 @@ TEST(JobControl, AFinishedJobIsShownFromNewMemory) {
   EXPECT_EQ(control.stop("").error().code(), ErrorCode::kRejected);
 }
 
+TEST(JobControl, NotesTheVerdictsThatNodesAreTold) {
+  boost::asio::io_context loop(1);
+  Host host(loop, RoundPolicy{});
+  const JobControl control(host, "job");
+  for (int i = 0; i < 2; ++i)
+    host.on_verdict(
+        {.kind = VerdictKind::kNothingDone, .ranks = {0}, .sentence = "rank 0 does nothing"});
+  ASSERT_EQ(control.status().periods.size(), 1U);
+  EXPECT_EQ(control.status().periods[0].text, "rank 0 does nothing");
+}
+
 }  // namespace
 }  // namespace ddprun::rendezvous

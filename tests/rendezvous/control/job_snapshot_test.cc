@@ -86,6 +86,41 @@ TEST_F(JobSnapshotTest, OnlyTheLastIncidentsAreKept) {
   EXPECT_EQ(log.incidents().back().round, 39);
 }
 
+TEST_F(JobSnapshotTest, RoundsAreToldWithTheirTimes) {
+  joins(1);
+  joins(2);
+  now += seconds(10);
+  noted(membership.failed(1, 1, {.hostname = "host-1", .rank = 2, .message = "it died"}, now));
+  now += seconds(2);
+  joins(1);
+  joins(2);
+  const std::vector<Period> periods = status().periods;
+  ASSERT_EQ(periods.size(), 2U);
+  EXPECT_EQ(periods[0].begin_ms, 0);
+  EXPECT_EQ(periods[0].end_ms, 10'000);
+  EXPECT_EQ(periods[0].workers, 8);
+  EXPECT_EQ(periods[1].begin_ms, 12'000);
+  EXPECT_TRUE(periods[1].lasts());
+}
+
+TEST_F(JobSnapshotTest, TwoEqualVerdictsAreAStandstillUntilAnotherOne) {
+  joins(1);
+  joins(2);
+  const Verdict stuck{
+      .kind = VerdictKind::kNothingDone, .ranks = {3}, .sentence = "rank 3 does nothing"};
+  log.note(stuck, 1000);
+  EXPECT_EQ(status().periods.size(), 1U);
+  log.note(stuck, 2000);
+  ASSERT_EQ(status().periods.size(), 2U);
+  EXPECT_EQ(status().periods[1].text, "rank 3 does nothing");
+  EXPECT_EQ(status().periods[1].ranks, (std::vector<int>{3}));
+  EXPECT_EQ(status().periods[1].round, 1);
+  log.note({.kind = VerdictKind::kBusy, .sentence = "rank 3 computes"}, 5000);
+  EXPECT_EQ(status().periods[1].end_ms, 5000);
+  log.note(stuck, 6000);
+  EXPECT_EQ(status().periods.size(), 2U);
+}
+
 TEST_F(JobSnapshotTest, TheEndIsTold) {
   joins(1);
   joins(2);

@@ -317,8 +317,11 @@ struct InquiringHostTest : HostTest {
 };
 
 TEST_F(InquiringHostTest, LetsAllNodesLookAndTellsThemTheVerdict) {
+  std::optional<Verdict> noted;
+  host.on_verdict = [&noted](const Verdict& verdict) { noted = verdict; };
   remote.session->suspect(1);
   ASSERT_TRUE(remote.last_is<Look>());
+  EXPECT_FALSE(noted);
   ASSERT_TRUE(run_until(loop, [&] { return here.last_is<Look>(); }));
   const Look look = here.last<Look>();
   EXPECT_EQ(look.round, 1);
@@ -332,6 +335,7 @@ TEST_F(InquiringHostTest, LetsAllNodesLookAndTellsThemTheVerdict) {
   EXPECT_EQ(told.round, 1);
   EXPECT_EQ(told.inquiry, look.inquiry);
   EXPECT_EQ(told.verdict, remote.last<StandstillVerdict>().verdict);
+  EXPECT_EQ(noted, told.verdict);
 }
 
 TEST_F(InquiringHostTest, ForgetsTheInquiryOfARoundThatBreaks) {

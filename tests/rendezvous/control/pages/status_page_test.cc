@@ -2,14 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "rendezvous/control/pages/page_text.h"
+#include "rendezvous/control/pages/timeline_drawing.h"
+#include "tests/rendezvous/control/pages/simulated_report.h"
+
 namespace ddprun::http {
 namespace {
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
 
 bool has(const std::string& text, const std::string& part) { return count(text, part) > 0; }
 
@@ -52,7 +50,7 @@ TEST(StatusPage, EscapesForeignTexts) {
   report.jobs.front().reasons = {{{}, evil}};
   const std::string page = status_page(report);
   EXPECT_FALSE(has(page, "<script"));
-  EXPECT_EQ(count(page, "&lt;script&gt;x&lt;/script&gt;&amp;&quot;&#39;"), 10U);
+  EXPECT_EQ(count(page, "&lt;script&gt;x&lt;/script&gt;&amp;&quot;&#39;"), 14U);
 }
 
 TEST(StatusPage, IsBounded) {
