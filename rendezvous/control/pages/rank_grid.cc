@@ -74,8 +74,8 @@ void add_node(std::string& page, const JobStatus& job, const SeatStatus& seat, B
     const int rank = seat.first_rank < 0 ? -1 : seat.first_rank + i;
     const std::string_view state = rank_state(job, seat, rank);
     const std::string who = rank < 0 ? std::string("a worker") : fmt::format("rank {}", rank);
-    add_item(page,
-             {at.x + kLabel + (i % line) * kCell, at.y + (i / line) * kCell, kCell - 1, kCell - 1},
+    const int row = i / line;
+    add_item(page, {at.x + kLabel + (i % line) * kCell, at.y + row * kCell, kCell - 1, kCell - 1},
              style_of(state), fmt::format("{} on {}: {}", who, name, shown(state, kMostState)),
              style_of(state).sign);
   }
@@ -89,7 +89,8 @@ void add_cells(const JobStatus& job, std::string& page) {
   const int rows = (nodes + columns - 1) / columns;
   begin_drawing(page, rows * places.height, "ranks");
   for (int i = 0; i < nodes; ++i) {
-    const Box at{.x = static_cast<double>(kWidth) / columns * (i / rows),
+    const int column = i / rows;
+    const Box at{.x = static_cast<double>(kWidth) / columns * column,
                  .y = (i % rows) * places.height};
     add_node(page, job, job.seats[static_cast<std::size_t>(i)], at, places.cells_in_a_line);
   }
@@ -146,13 +147,15 @@ void add_bands(const JobStatus& job, std::size_t& room, std::string& page) {
   const std::size_t rows = (job.seats.size() + per_row - 1) / per_row;
   begin_drawing(page, static_cast<double>(rows) * (kCell + 1), "nodes");
   const double width = static_cast<double>(kWidth) / static_cast<double>(per_row);
-  for (const Band& band : bands)
+  for (const Band& band : bands) {
+    const std::size_t row = band.first / per_row;
     add_band(job, band,
              {.x = static_cast<double>(band.first % per_row) * width,
-              .y = static_cast<double>(band.first / per_row) * (kCell + 1),
+              .y = static_cast<double>(row) * (kCell + 1),
               .width = static_cast<double>(band.count) * width,
               .height = kCell},
              page);
+  }
   page += "</svg>\n";
 }
 

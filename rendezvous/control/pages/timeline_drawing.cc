@@ -38,8 +38,8 @@ class Drawing {
 
   void draw() {
     add(page_,
-        "<svg class=\"timeline\" role=\"list\" aria-label=\"timeline\" viewBox=\"0 0 1000 {0:.5g}\" "
-        "width=\"1000\" height=\"{0:.5g}\">\n",
+        "<svg class=\"timeline\" role=\"list\" aria-label=\"timeline\" "
+        "viewBox=\"0 0 1000 {0:.5g}\" width=\"1000\" height=\"{0:.5g}\">\n",
         4 * kLane);
     label(0, "rounds");
     label(kLane, "incidents");
