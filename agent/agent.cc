@@ -27,9 +27,11 @@
 #include "agent/report/reporter.h"
 #include "agent/signals_and_exits.h"
 #include "agent/standstill/standstills.h"
+#include "agent/stragglers/straggler_watch.h"
 #include "agent/worker_group/worker_group.h"
 #include "base/alarm.h"
 #include "base/duration.h"
+#include "base/environment.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
 #include "base/net/addresses.h"
@@ -106,8 +108,10 @@ class Agent {
   SharedLease lease_;
   Standstills standstills_;
   ReplicaWatch replicas_;
-  Time first_sign_{};         // of the failure that is being told
-  bool is_starting_ = false;  // StartWorkers is being performed: imports go on
+  StragglerWatch stragglers_;
+  std::chrono::seconds straggler_window_{0};  // 0: nobody looks for them
+  Time first_sign_{};                         // of the failure that is being told
+  bool is_starting_ = false;                  // StartWorkers is being performed: imports go on
   int exit_code_ = 1;
   std::unique_ptr<NodeServices> services_;    // it calls on_message(), which needs all of the above
   std::unique_ptr<StatusPort> status_port_;   // it looks at all of the above
@@ -153,7 +157,12 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
            .folder = [this] { return workers_.scratch_folder(); },
            .differ = [this](const rendezvous::ReplicaVerdict& it) { replicas_differ(it); },
            .not_compared = [this](int rank,
-                                  const std::string& why) { reporter_.not_compared(rank, why); }}) {
+                                  const std::string& why) { reporter_.not_compared(rank, why); }}),
+      stragglers_(
+          loop, {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
+                 .folder = [this] { return workers_.scratch_folder(); },
+                 .are_slow =
+                     [this](const rendezvous::StragglerVerdict& it) { reporter_.are_slow(it); }}) {
   consoles_.take_log();
 }
 
@@ -178,6 +187,12 @@ Result<void> Agent::prepare(char* temporary_folder) {
   if (auto checked = reporter_.check(); !checked) return checked.error();
   if (auto opened = workers_.open_logs(); !opened) return opened.error();
   workers_.open_standbys();
+  const auto window =
+      parse_straggler_window(process_environment()(kStragglerWindowVariable).value_or(""));
+  if (!window) return window.error();
+  // Without a witness there are no samples.
+  const bool has_witnesses = config_.on_hang != OnHang::kOff && workers_.pages() != nullptr;
+  if (has_witnesses) straggler_window_ = *window;
   const std::string& temporary = workers_.logs().temporary_root();
   // From now on the guardian removes this folder if we are killed. A path that does not fit is left
   // out: then the folder would stay.
@@ -290,6 +305,7 @@ void Agent::on_message(const rendezvous::HostMessage& message) {
     reporter_.round_broken(*broken);
   standstills_.hear(message);
   replicas_.hear(message);
+  stragglers_.hear(message);
   perform(lifecycle_.on_message(message, now()));
   if (broken != nullptr && broken->is_fenced) lease_.workers_until({});
 }
@@ -358,6 +374,7 @@ void Agent::perform(const RequestRound& /*action*/) {
   standstills_.attempt_ends();
   if (operators_) operators_->attempt_ends();
   replicas_.attempt_ends();
+  stragglers_.attempt_ends();
   // Nothing of the old attempt may reach the next one: an orphan may hold a GPU or a port.
   workers_.end_attempt(kSweepBetweenRounds, kGraceBetweenRounds);
   // This comes before join(). The join message carries the port on which this node would serve the
@@ -368,6 +385,7 @@ void Agent::perform(const RequestRound& /*action*/) {
   rendezvous::NodeSpec spec = node_spec(config_, hostname_, *store);
   spec.answers_looks = config_.on_hang != OnHang::kOff && workers_.pages() != nullptr;
   spec.compares_replicas = compares_replicas();
+  spec.hears_stragglers = true;
   services_->session().join(spec);
 }
 
@@ -405,6 +423,10 @@ void Agent::start_workers() {
     replicas_.attempt_begins({.round = round.number,
                               .workers = config_.worker_count,
                               .first_rank = lifecycle_.seat().first_rank});
+  stragglers_.attempt_begins({.round = round.number,
+                              .workers = config_.worker_count,
+                              .first_rank = lifecycle_.seat().first_rank},
+                             straggler_window_);
 }
 
 // Starts one worker. If not even a process can be made for it, the lifecycle is told that this

@@ -71,6 +71,7 @@ Actions Lifecycle::on_message(const rendezvous::HostMessage& message, Time now) 
     Actions operator()(const rendezvous::StandstillVerdict& /*it*/) const { return {}; }
     Actions operator()(const rendezvous::ReplicaQuestion& /*it*/) const { return {}; }
     Actions operator()(const rendezvous::ReplicaVerdict& /*it*/) const { return {}; }
+    Actions operator()(const rendezvous::StragglerVerdict& /*it*/) const { return {}; }
   };
   return std::visit(Tell{*this, now}, message);
 }

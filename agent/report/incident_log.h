@@ -51,6 +51,10 @@ class IncidentLog {
 
   // Ranks differ in what should be the same.
   void replicas_differ(const std::string& text, std::chrono::system_clock::time_point when);
+  // Ranks are slower than the others.
+  void ranks_are_slow(const std::string& text, std::chrono::system_clock::time_point when) {
+    add(text, when);
+  }
   std::uint64_t replica_differences() const { return replica_differences_; }
 
   std::uint64_t restarts(RestartReason reason) const {

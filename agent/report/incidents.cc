@@ -36,6 +36,14 @@ std::string replica_incident_json(const rendezvous::ReplicaVerdict& verdict, int
   return json.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+std::string straggler_incident_json(const rendezvous::StragglerVerdict& verdict, int attempt) {
+  const nlohmann::ordered_json json = {{"attempt", attempt},
+                                       {"kind", "stragglers"},
+                                       {"ranks", verdict.ranks},
+                                       {"reason", verdict.sentence}};
+  return json.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 Incidents::Incidents(asio::io_context& loop, std::function<std::vector<WorkerProgress>()> progress,
                      std::function<void(const Incident&)> tell)
     : progress_(std::move(progress)), tell_(std::move(tell)), alarm_(loop, [this] { look(); }) {}

@@ -18,6 +18,9 @@ std::string incident_json(const Incident& incident);
 // The same of ranks that differ: it cost no time, and the job went on.
 std::string replica_incident_json(const rendezvous::ReplicaVerdict& verdict, int attempt);
 
+// And of ranks that are slower than the others.
+std::string straggler_incident_json(const rendezvous::StragglerVerdict& verdict, int attempt);
+
 class Incidents {
  public:
   // `progress` answers how far this node's workers are; `tell` is given each incident.

@@ -336,6 +336,15 @@ std::string Reporter::replicas_differ(const rendezvous::ReplicaVerdict& verdict)
   return folder;
 }
 
+void Reporter::are_slow(const rendezvous::StragglerVerdict& verdict) {
+  const std::string sentence = shown_text(verdict.sentence);
+  history_.are_slow(verdict);
+  incident_log_.ranks_are_slow(sentence, std::chrono::system_clock::now());
+  append("incidents.jsonl",
+         straggler_incident_json(verdict, attempt_of(sources_.lifecycle.round())));
+  if (!sources_.config.quiet) say(fmt::format("{}: {}\n", sources_.config.called, sentence));
+}
+
 void Reporter::not_compared(int rank, const std::string& why) {
   log::warning(fmt::format("--check-replicas: rank {}: {}", rank, shown_text(why)));
 }

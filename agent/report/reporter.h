@@ -85,6 +85,8 @@ class Reporter {
   std::string replicas_differ(const rendezvous::ReplicaVerdict& verdict);
   // --check-replicas cannot compare that rank, or not in full.
   void not_compared(int rank, const std::string& why);
+  // Ranks are slower than the others.
+  void are_slow(const rendezvous::StragglerVerdict& verdict);
   // Returns the incidents so far, for those who ask meanwhile.
   const IncidentLog& incident_log() const { return incident_log_; }
   // The rounds and standstills, as well.

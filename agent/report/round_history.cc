@@ -108,6 +108,12 @@ void RoundHistory::stands_still(const rendezvous::Verdict& verdict) {
   write_(written(json));
 }
 
+void RoundHistory::are_slow(const rendezvous::StragglerVerdict& verdict) {
+  EventLine json = begun("stragglers", round_);
+  json["sentence"] = verdict.sentence;
+  write_(written(json));
+}
+
 void RoundHistory::went_on(std::chrono::nanoseconds length) {
   EventLine json = begun("went_on", round_);
   json["after"] = in_seconds(length);

@@ -45,6 +45,7 @@ class RoundHistory {
   void round_began(const Node& node, const Lifecycle& lifecycle, std::chrono::nanoseconds waited);
   void broken(const rendezvous::RoundBroken& message);
   void stands_still(const rendezvous::Verdict& verdict);
+  void are_slow(const rendezvous::StragglerVerdict& verdict);
   void went_on(std::chrono::nanoseconds length);
   // The last worker of the round is gone. Nothing if no round began.
   void round_ended();

@@ -74,6 +74,10 @@ constexpr std::array kVariables = {
           "SLURM_CPUS_PER_TASK, else 1 if there are several."},
     Entry{"DDPRUN_HISTORY",
           "1: each node writes history.jsonl into the job's log folder, for `ddprun report`."},
+    Entry{
+        "DDPRUN_STRAGGLER_WINDOW",
+        "The seconds between two samples of each rank's steps, 20 by default, by which slow ranks "
+        "are found. 0: none are taken."},
     Entry{"DDPRUN_DEADLINE",
           "Set for each worker if Slurm says when it ends the job, in seconds after 1970."},
     Entry{"CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ZE_AFFINITY_MASK, "

@@ -66,6 +66,11 @@ void note_standstill(RoundFact& round, const Line& line) {
       {.time = number_of(line, "time"), .sentence = text_of(line, "sentence")});
 }
 
+void note_stragglers(RoundFact& round, const Line& line) {
+  if (round.stragglers.size() < kMostStragglers)
+    round.stragglers.push_back({number_of(line, "time"), text_of(line, "sentence")});
+}
+
 // An event of the round that the line names; others are of no round that began.
 void note(NodeHistory& history, const std::string& event, const Line& line) {
   if (event == "job_end") history.end = break_of(line);
@@ -76,6 +81,7 @@ void note(NodeHistory& history, const std::string& event, const Line& line) {
   if (event == "broken" && !round.broke) round.broke = break_of(line);
   if (event == "round_end") round.ended = number_of(line, "time");
   if (event == "standstill") note_standstill(round, line);
+  if (event == "stragglers") note_stragglers(round, line);
   if (event == "went_on" && !round.standstills.empty())
     round.standstills.back().went_on_after = number_of(line, "after");
 }

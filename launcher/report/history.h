@@ -16,12 +16,19 @@ namespace ddprun::launcher {
 // The most of each that is kept of one node.
 inline constexpr std::size_t kMostRounds = 10'000;
 inline constexpr std::size_t kMostStandstills = 1'000;  // of a round
+inline constexpr std::size_t kMostStragglers = 1'000;   // as well
 
 struct StandstillFact {
   double time = 0;
   std::string sentence;
   // So long no rank had moved when steps went on; nothing: none followed.
   std::optional<double> went_on_after{};
+};
+
+// Ranks were slower than the others.
+struct StragglerFact {
+  double time = 0;
+  std::string sentence;
 };
 
 // Why a round broke, or the job ended.
@@ -49,6 +56,7 @@ struct RoundFact {
   double first_step = 0;
   double last_step = 0;
   std::vector<StandstillFact> standstills{};
+  std::vector<StragglerFact> stragglers{};
   std::optional<BreakFact> broke{};
 };
 

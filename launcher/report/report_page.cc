@@ -110,6 +110,16 @@ std::string standstill_section(const RunReport& report, std::size_t first) {
   return section("Standstills", {"round", "told (UTC)", "went on after", "what was said"}, rows);
 }
 
+std::string straggler_section(const RunReport& report, std::size_t first) {
+  std::vector<Cells> rows;
+  for (std::size_t i = first; i < report.rounds.size(); ++i)
+    for (const StragglerFact& one : report.rounds[i].fact.stragglers)
+      rows.push_back({fmt::format("{}", report.rounds[i].fact.number), time_text(one.time),
+                      escaped(one.sentence)});
+  if (rows.empty()) return {};
+  return section("Stragglers", {"round", "told (UTC)", "what was said"}, rows);
+}
+
 std::string node_section(const RunReport& report) {
   std::vector<Cells> rows;
   for (const ReportedNode& node : report.nodes) {
@@ -233,7 +243,8 @@ std::string report_page(const RunReport& report) {
   const std::size_t first = report.rounds.size() - std::min(report.rounds.size(), kMostDrawnRounds);
   std::string page = fmt::format(kHead, escaped("job " + report.run_id), escaped(headline(report)));
   page += share(report) + Timeline(report, first).draw() + time_section(report) +
-          round_section(report, first) + standstill_section(report, first) + node_section(report);
+          round_section(report, first) + standstill_section(report, first) +
+          straggler_section(report, first) + node_section(report);
   if (first > 0 || report.nodes.size() > kMostDrawnNodes)
     page += fmt::format("<p class=\"lead\">left out: {} rounds before these, {} nodes</p>\n", first,
                         report.nodes.size() - std::min(report.nodes.size(), kMostDrawnNodes));

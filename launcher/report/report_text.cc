@@ -58,6 +58,18 @@ std::string standstill_table(const RunReport& report) {
   return "\n" + text_table(rows);
 }
 
+// Empty: there was none.
+std::string straggler_table(const RunReport& report) {
+  std::vector<TextRow> rows = {{"ROUND", "TOLD", "STRAGGLERS"}};
+  for (const ReportedRound& round : report.rounds)
+    for (const StragglerFact& one : round.fact.stragglers)
+      rows.push_back(
+          {fmt::format("{}", round.fact.number), time_text(one.time), shown_text(one.sentence)});
+  if (rows.size() == 1) return {};
+  if (rows.size() > kMostRows) rows.resize(kMostRows);
+  return "\n" + text_table(rows);
+}
+
 std::string node_table(const RunReport& report) {
   std::vector<TextRow> rows = {{"NODE", "ROUNDS", "TO BLAME", "CLOCK", "LOGS"}};
   for (const ReportedNode& node : report.nodes)
@@ -94,7 +106,8 @@ Json round_json(const ReportedRound& one) {
                {"first_step", nullptr},
                {"last_step", nullptr},
                {"broke", break_json(round.broke)},
-               {"standstills", Json::array()}};
+               {"standstills", Json::array()},
+               {"stragglers", Json::array()}};
   if (round.ended) json["ended"] = *round.ended;
   if (round.steps > 0) json["first_step"] = round.first_step;
   if (round.steps > 0) json["last_step"] = round.last_step;
@@ -103,6 +116,8 @@ Json round_json(const ReportedRound& one) {
     if (still.went_on_after) fact["went_on_after_s"] = *still.went_on_after;
     json["standstills"].push_back(std::move(fact));
   }
+  for (const StragglerFact& slow : round.stragglers)
+    json["stragglers"].push_back({{"time", slow.time}, {"sentence", slow.sentence}});
   return json;
 }
 
@@ -140,8 +155,9 @@ std::string report_text(const RunReport& report) {
                         duration_text(report.step_seconds), duration_text(report.seconds()),
                         report.steps)
           : "effective time unknown: the program counts no steps\n";
-  return fmt::format("{}\n{}\n{}\n{}{}\n{}", headline(report), effective, time_table(report),
-                     round_table(report), standstill_table(report), node_table(report));
+  return fmt::format("{}\n{}\n{}\n{}{}{}\n{}", headline(report), effective, time_table(report),
+                     round_table(report), standstill_table(report), straggler_table(report),
+                     node_table(report));
 }
 
 std::string report_json(const RunReport& report) {

@@ -48,6 +48,7 @@ void shift(NodeHistory& node, double by) {
     if (round.ended) shift(*round.ended, by);
     if (round.broke) shift(round.broke->time, by);
     for (StandstillFact& one : round.standstills) shift(one.time, by);
+    for (StragglerFact& one : round.stragglers) shift(one.time, by);
   }
   if (node.end) shift(node.end->time, by);
   shift(node.last_sign, by);
@@ -55,17 +56,28 @@ void shift(NodeHistory& node, double by) {
 
 // ---- rounds ----
 
+// The same fact as another node has it: a verdict is told to all of them.
+template <typename Fact>
+auto find_same(std::vector<Fact>& all, const Fact& one) {
+  return std::ranges::find_if(all, [&](const Fact& other) {
+    constexpr double kSame = 30;
+    return other.sentence == one.sentence && std::abs(other.time - one.time) < kSame;
+  });
+}
+
 void add_standstills(std::vector<StandstillFact>& all, const std::vector<StandstillFact>& more) {
   for (const StandstillFact& one : more) {
-    const auto known = std::ranges::find_if(all, [&](const StandstillFact& other) {
-      constexpr double kSame = 30;  // one verdict is told to all nodes
-      return other.sentence == one.sentence && std::abs(other.time - one.time) < kSame;
-    });
+    const auto known = find_same(all, one);
     if (known == all.end())
       all.push_back(one);
     else if (!known->went_on_after)
       known->went_on_after = one.went_on_after;
   }
+}
+
+void add_stragglers(std::vector<StragglerFact>& all, const std::vector<StragglerFact>& more) {
+  for (const StragglerFact& one : more)
+    if (find_same(all, one) == all.end()) all.push_back(one);
 }
 
 // The first that was told; the words of the rank, from whoever has them.
@@ -90,6 +102,7 @@ void add(ReportedRound& round, const RoundFact& more) {
   }
   if (more.broke) add_cause(fact, *more.broke);
   add_standstills(fact.standstills, more.standstills);
+  add_stragglers(fact.stragglers, more.stragglers);
 }
 
 std::vector<ReportedRound> merged(const std::vector<NodeHistory>& nodes) {

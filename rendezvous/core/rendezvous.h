@@ -76,6 +76,8 @@ struct NodeSpec {
   bool answers_looks = false;
   // It compares its workers' replicas. An older node is not asked.
   bool compares_replicas = false;
+  // It hears of stragglers. An older node is not told.
+  bool hears_stragglers = false;
   // The settings of the job, used if this node is its first one. A host that serves one job has its
   // own. A time is 0 if an older node does not send it.
   RoundSettings settings;
@@ -228,8 +230,15 @@ struct ReplicaVerdict {
   std::vector<int> ranks{};  // those that differ from the majority; without one, all
   std::string sentence{};    // one line for people
 };
-using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain, Look,
-                                 StandstillVerdict, ReplicaQuestion, ReplicaVerdict>;
+// Ranks are slower than the others. All nodes of the round are told.
+struct StragglerVerdict {
+  std::int64_t round = 0;
+  std::vector<int> ranks{};
+  std::string sentence{};  // one line for people
+};
+using HostMessage =
+    std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain, Look, StandstillVerdict,
+                 ReplicaQuestion, ReplicaVerdict, StragglerVerdict>;
 
 // ---- what a node tells of replicas (replicas.h) ----
 
@@ -268,6 +277,34 @@ struct ReplicaReport {
   std::vector<ReplicaTensors> tensors{};
 
   bool operator==(const ReplicaReport&) const = default;
+};
+
+// ---- what a node tells of its ranks' steps (stragglers.h) ----
+
+// A sample has so many calls of a step at most, and a report so many ranks. It must fit a message.
+inline constexpr std::size_t kMostSampledCalls = 16;
+inline constexpr std::size_t kMostSampledRanks = 64;
+
+// The steps of one rank in some seconds. Times are means in microseconds, by its own clock.
+struct StepSample {
+  int rank = 0;             // global
+  std::uint64_t group = 0;  // tells the process group in which it calls collectives; 0: none
+  int members = 0;          // ranks of the group
+  int steps = 0;            // that were timed: those with `calls` collectives
+  int calls = 0;            // collectives in a step
+  std::int64_t step_us = 0;
+  // From the end of the step before to the call, ascending. They are spread evenly over the calls,
+  // and the last is the last one. All ranks of a group with as many calls name the same ones.
+  std::vector<std::int64_t> called_us{};
+  int cpu_wait = 0;  // thousandths of the time in which its main thread waited for a CPU
+
+  bool operator==(const StepSample&) const = default;
+};
+struct StepReport {
+  std::int64_t round = 0;
+  std::vector<StepSample> samples{};
+
+  bool operator==(const StepReport&) const = default;
 };
 
 // The event that a waiting node waits for. It travels as a number: new ones come last.
@@ -353,6 +390,9 @@ class Session {
   // answer is ReplicaQuestion to the nodes of the round, and in the end ReplicaVerdict. It may be
   // lost as suspect() may.
   virtual void report_replicas(const ReplicaReport& /*report*/) {}
+  // The steps of this node's ranks since the last report. The answer is StragglerVerdict if ranks
+  // have become slower than the others. It may be lost as suspect() may.
+  virtual void report_steps(const StepReport& /*report*/) {}
   // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
   virtual void abandon() {}
   // Over the network: until when the workers may live on if this session ended now. The past: they

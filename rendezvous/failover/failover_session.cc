@@ -50,6 +50,10 @@ void FailoverSession::report_replicas(const ReplicaReport& report) {
   if (failover_.is_admitted() && session_) session_->report_replicas(report);
 }
 
+void FailoverSession::report_steps(const StepReport& report) {
+  if (failover_.is_admitted() && session_) session_->report_steps(report);
+}
+
 void FailoverSession::leave(const Failure& reason) {
   perform(failover_.left(reason), [&](Session& session) { session.leave(reason); });
 }

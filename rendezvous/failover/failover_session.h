@@ -35,6 +35,7 @@ class FailoverSession : public Session {
   void give_evidence(std::int64_t round, std::int64_t inquiry,
                      const std::vector<RankEvidence>& evidence) final;
   void report_replicas(const ReplicaReport& report) final;
+  void report_steps(const StepReport& report) final;
   void leave(const Failure& reason) final;
   void gone() final;
   std::optional<WaitStatus> wait_status() const final;

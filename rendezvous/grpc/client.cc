@@ -81,6 +81,7 @@ class RemoteSession final : public Session {
   void give_evidence(std::int64_t round, std::int64_t inquiry,
                      const std::vector<RankEvidence>& evidence) override;
   void report_replicas(const ReplicaReport& report) override;
+  void report_steps(const StepReport& report) override;
   void leave(const Failure& reason) override;
   void gone() override;
   std::optional<WaitStatus> wait_status() const override { return grant_.wait_status; }
@@ -236,6 +237,10 @@ void RemoteSession::report_replicas(const ReplicaReport& report) {
       !std::exchange(is_uncompared_told_, true))
     log::warning("--check-replicas: the host of the rendezvous is older and compares nothing");
   if (state_ == State::kConnected && grant_.takes_replicas && call_->has_room()) say(report);
+}
+
+void RemoteSession::report_steps(const StepReport& report) {
+  if (state_ == State::kConnected && grant_.takes_steps && call_->has_room()) say(report);
 }
 
 void RemoteSession::say(const NodeMessage& message) {

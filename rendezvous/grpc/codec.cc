@@ -53,6 +53,7 @@ v4::Join encode_spec(const NodeSpec& spec) {
   message.set_max_nodes(spec.max_nodes);
   message.set_answers_looks(spec.answers_looks);
   message.set_compares_replicas(spec.compares_replicas);
+  message.set_hears_stragglers(spec.hears_stragglers);
   v4::RoundSettings& settings = *message.mutable_settings();
   settings.set_join_timeout_ms(spec.settings.join_timeout.count());
   settings.set_last_call_ms(spec.settings.last_call.count());
@@ -158,6 +159,7 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
   spec.max_nodes = message.max_nodes();
   spec.answers_looks = message.answers_looks();
   spec.compares_replicas = message.compares_replicas();
+  spec.hears_stragglers = message.hears_stragglers();
   if (message.has_settings()) spec.settings = decode_settings(message.settings());
   return spec;
 }
@@ -225,7 +227,8 @@ Result<DownMessage> decode_lease(const v4::Lease& message) {
                    .may_return = message.may_return(),
                    .host_returns = message.host_returns(),
                    .takes_evidence = message.takes_evidence(),
-                   .takes_replicas = message.takes_replicas()};
+                   .takes_replicas = message.takes_replicas(),
+                   .takes_steps = message.takes_steps()};
   if (message.has_wait_status()) {
     const v4::WaitStatus& wait_status = message.wait_status();
     grant.wait_status = {.awaits = decode_awaits(wait_status.awaits()),
@@ -277,6 +280,7 @@ v4::FromNode encode(const NodeMessage& said) {
       [&](const Suspicion& suspicion) { message.mutable_suspicion()->set_round(suspicion.round); },
       [&](const Evidence& evidence) { *message.mutable_evidence() = encode_evidence(evidence); },
       [&](const ReplicaReport& report) { *message.mutable_replicas() = encode_replicas(report); },
+      [&](const StepReport& report) { *message.mutable_steps() = encode_steps(report); },
       [&](const Proof& proof) {
         message.mutable_proof()->set_proof(proof.bytes);
         for (const std::string& channel : proof.channels)
@@ -320,6 +324,9 @@ v4::ToNode encode(const HostMessage& said) {
       },
       [&](const ReplicaVerdict& verdict) {
         *message.mutable_replica_verdict() = encode_replica_verdict(verdict);
+      },
+      [&](const StragglerVerdict& verdict) {
+        *message.mutable_straggler_verdict() = encode_straggler_verdict(verdict);
       }};
   std::visit(fill, said);
   return message;
@@ -335,6 +342,7 @@ v4::ToNode encode(const LeaseGrant& grant) {
   lease.set_host_returns(grant.host_returns);
   lease.set_takes_evidence(grant.takes_evidence);
   lease.set_takes_replicas(grant.takes_replicas);
+  lease.set_takes_steps(grant.takes_steps);
   if (!grant.wait_status) return message;
   v4::WaitStatus& wait_status = *lease.mutable_wait_status();
   wait_status.set_have(grant.wait_status->have);
@@ -377,6 +385,8 @@ Result<NodeMessage> decode(const v4::FromNode& message) {
       return NodeMessage(decode_evidence(message.evidence()));
     case v4::FromNode::kReplicas:
       return NodeMessage(decode_replicas(message.replicas()));
+    case v4::FromNode::kSteps:
+      return NodeMessage(decode_steps(message.steps()));
     case v4::FromNode::kProof:
       return decode_proof<NodeMessage>(message.proof());
     // A kind that only a newer version has is an unknown field to protobuf, which skips it.
@@ -417,6 +427,8 @@ Result<DownMessage> decode(const v4::ToNode& message) {
       return DownMessage(decode_replica_question(message.replica_question()));
     case v4::ToNode::kReplicaVerdict:
       return DownMessage(decode_replica_verdict(message.replica_verdict()));
+    case v4::ToNode::kStragglerVerdict:
+      return DownMessage(decode_straggler_verdict(message.straggler_verdict()));
     case v4::ToNode::kChallenge:
       return decode_secret<DownMessage, Challenge>("nonce", message.challenge().nonce());
     case v4::ToNode::kAdmitted:

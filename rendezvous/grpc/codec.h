@@ -16,6 +16,7 @@
 #include "rendezvous/grpc/evidence_codec.h"
 #include "rendezvous/grpc/proof_codec.h"
 #include "rendezvous/grpc/replica_codec.h"
+#include "rendezvous/grpc/step_codec.h"
 #include "rendezvous/trust/proof.h"
 
 namespace ddprun::rendezvous {
@@ -51,8 +52,9 @@ struct Gone {};
 struct Heartbeat {
   std::chrono::milliseconds stamp{0};
 };
-using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Heartbeat,
-                                 ResumeRequest, Proof, Suspicion, Evidence, ReplicaReport>;
+using NodeMessage =
+    std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Heartbeat, ResumeRequest,
+                 Proof, Suspicion, Evidence, ReplicaReport, StepReport>;
 
 // A node knows of no later round.
 inline constexpr std::int64_t kMostRounds = std::int64_t{1} << 62;
@@ -69,6 +71,7 @@ struct LeaseGrant {
   // The host knows what Suspicion and Evidence mean. An older one ends the session with them.
   bool takes_evidence = false;
   bool takes_replicas = false;  // as well, with ReplicaReport
+  bool takes_steps = false;     // and with StepReport
 };
 // The messages that the host sends.
 using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge, HostProof>;

@@ -323,7 +323,8 @@ void Service::Calls::grant_lease(Node& node, const Heartbeat& heartbeat) {
                                     .may_return = options_.resumes,
                                     .host_returns = returns,
                                     .takes_evidence = true,
-                                    .takes_replicas = true}));
+                                    .takes_replicas = true,
+                                    .takes_steps = true}));
 }
 
 void Service::Calls::on_message(const std::shared_ptr<Call>& call,
@@ -379,6 +380,7 @@ void Service::Calls::pass_on(Node& node, const NodeMessage& message) {
   if (const auto* evidence = std::get_if<Evidence>(&message))
     session.give_evidence(evidence->round, evidence->inquiry, evidence->ranks);
   if (const auto* report = std::get_if<ReplicaReport>(&message)) session.report_replicas(*report);
+  if (const auto* report = std::get_if<StepReport>(&message)) session.report_steps(*report);
 }
 
 // May run inside a function of the host, so it only sends. A node that got its last message is
@@ -389,7 +391,8 @@ void Service::Calls::deliver(Call* call, const HostMessage& message) {
   const bool may_be_lost = std::holds_alternative<Look>(message) ||
                            std::holds_alternative<StandstillVerdict>(message) ||
                            std::holds_alternative<ReplicaQuestion>(message) ||
-                           std::holds_alternative<ReplicaVerdict>(message);
+                           std::holds_alternative<ReplicaVerdict>(message) ||
+                           std::holds_alternative<StragglerVerdict>(message);
   if (may_be_lost && !call->has_room()) return;
   call->send(encode(message));
   if (!is_last(message)) return;

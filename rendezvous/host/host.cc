@@ -68,6 +68,10 @@ class Host::LocalSession final : public HostedSession {
                       "with its own",
                       *node));
   }
+  void report_steps(const StepReport& report) override {
+    if (host_.may_inquire())
+      host_.announce(host_.stragglers_.reported(id_, report, host_.membership_, now()));
+  }
   std::optional<WaitStatus> wait_status() const override {
     return host_.membership_.wait_status(now());
   }
@@ -130,6 +134,7 @@ void Host::perform(Outcome outcome) {
   if (!may_decide()) return;
   inquiry_.follow(membership_);
   replicas_.follow(membership_);
+  stragglers_.follow(membership_);
   set_alarms();
   if (watch) watch(outcome);
   alarm_.set(membership_.look_again_at());
@@ -219,6 +224,7 @@ void Host::end(const Error& error) {
   alarm_.set(Time::max());
   inquiry_.end();
   replicas_.end();
+  stragglers_.end();
   set_alarms();
   std::vector<SessionId> all;
   for (const auto& [id, reader] : readers_) all.push_back(id);

@@ -22,6 +22,7 @@
 #include "rendezvous/core/membership.h"
 #include "rendezvous/core/rendezvous.h"
 #include "rendezvous/core/replicas.h"
+#include "rendezvous/core/stragglers.h"
 
 namespace ddprun::rendezvous {
 
@@ -143,6 +144,7 @@ class Host {
   Alarm inquiry_alarm_;
   ReplicaComparison replicas_;
   Alarm replica_alarm_;
+  Stragglers stragglers_;
   SessionId last_id_ = 0;
   std::map<SessionId, Reader> readers_;
   std::deque<Outcome> unsent_;  // the first one is being recorded

@@ -91,6 +91,8 @@ void check_bounds(const NodeMessage& message) {
     DDPRUN_ASSERT(std::ranges::all_of(evidence->ranks, is_bounded));
   if (const auto* report = std::get_if<ReplicaReport>(&message))
     DDPRUN_ASSERT(is_bounded_report(*report));
+  if (const auto* report = std::get_if<StepReport>(&message))
+    DDPRUN_ASSERT(encode_steps(*report).ByteSizeLong() <= kMaxUpBytes);
   if (const auto* resumed = std::get_if<ResumeRequest>(&message)) {
     DDPRUN_ASSERT(is_short(resumed->cause) && resumed->round >= 0);
     DDPRUN_ASSERT(resumed->spec.node_id.size() <= kMaxNameBytes);
@@ -198,6 +200,7 @@ NodeSpec spec(ScriptInput& script) {
   spec.max_nodes = number(script);
   spec.answers_looks = script.flag();
   spec.compares_replicas = script.flag();
+  spec.hears_stragglers = script.flag();
   return spec;
 }
 

@@ -21,6 +21,7 @@ class Witness:
         self.path = f"{hook.folder}/witness_{hook.rank}"
         self.call = self.FUTEX[os.uname().machine]
         self.asked = hook.words[hook.ASKED]
+        self.sampler = sampler_of(hook)
 
     def serve(self):
         """Signals are the main thread's: they are blocked here."""
@@ -34,7 +35,9 @@ class Witness:
 
     def wait_and_answer(self):
         # FUTEX_WAIT: until the word changes. The interpreter is free meanwhile.
-        self.page.libc.syscall(self.call, self.page.asked_word, 0, self.asked & 0xFFFFFFFF, None)
+        self.page.libc.syscall(self.call, self.page.asked_word, 0, self.asked & 0xFFFFFFFF,
+                               self.until_next_sample())
+        self.take_sample()
         asked = self.page.words[self.page.ASKED]
         if asked != self.asked:
             self.asked = asked
@@ -42,6 +45,22 @@ class Witness:
                 self.answer(asked)
             except OSError:  # no space: data loaders fill it as well
                 pass
+
+    def until_next_sample(self):
+        """A struct timespec; None: no time."""
+        if not self.sampler:
+            return None
+        seconds = self.sampler.patience()
+        return (self.page.c_long * 2)(int(seconds), int(seconds % 1 * 1e9))
+
+    def take_sample(self):
+        try:
+            if self.sampler:
+                self.sampler.take()
+        except OSError:  # as below
+            pass
+        except Exception:  # a torch that it does not know
+            self.sampler = None
 
     def answer(self, number):
         lines = [*HEAD, *self.stack(), *self.partner(), *self.groups_or_why(), "end"]
@@ -86,26 +105,12 @@ class Witness:
     def groups(self):
         """How far the rank is in each process group, and the oldest call there that has not
         completed. torch's flight recorder knows it (torch 2.11, c10d/FlightRecorder.hpp)."""
-        c10d = sys.modules.get("torch._C._distributed_c10d")
-        world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
-        if not world:
-            return
-        dumps = [
-            getattr(c10d, name)(True, False, False)
-            for name in ("_dump_nccl_trace", "_dump_fr_trace") if hasattr(c10d, name)
-        ]
+        dumps = dumps_of_recorder()
         with open(f"{self.path}.trace", "wb") as file:
             file.write(max(dumps, key=len, default=b""))
-        entries = [
-            entry
-            for dump in dumps for entry in sys.modules["pickle"].loads(dump).get("entries", [])
-        ]
-        ranks = {
-            world.pg_names[group]: ",".join(map(str, members))
-            for group, members in list(world.pg_group_ranks.items()) if group in world.pg_names
-        }
+        ranks = {name: ",".join(map(str, members)) for name, members in ranks_by_group().items()}
         size = max((members.count(",") for members in ranks.values()), default=0)
-        for entry in self.positions(entries):
+        for entry in self.positions(entries_of(dumps)):
             members = entry.get("ranks", ranks.get(entry["name"], ""))
             members = "*" if members.count(",") == size else members
             yield line("group", entry["name"], members, entry["enqueued"], entry["completed"],
@@ -144,6 +149,30 @@ class Witness:
             return None
         return {"name": "point to point", "ranks": partner[0], "enqueued": 1, "completed": 0,
                 "number": 1, "operation": name, "shapes": shapes(entry["input_sizes"])}
+
+
+def dumps_of_recorder():
+    """Dumps of torch's flight recorder, and of NCCL's."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    return [
+        getattr(c10d, name)(True, False, False)
+        for name in ("_dump_nccl_trace", "_dump_fr_trace") if hasattr(c10d, name)
+    ]
+
+
+def entries_of(dumps):
+    return [
+        entry for dump in dumps for entry in sys.modules["pickle"].loads(dump).get("entries", [])
+    ]
+
+
+def ranks_by_group():
+    """The global ranks of each process group, by the recorder's name for it."""
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    return {} if not world else {
+        world.pg_names[group]: tuple(members)
+        for group, members in list(world.pg_group_ranks.items()) if group in world.pg_names
+    }
 
 
 def shapes(sizes):

@@ -35,6 +35,8 @@ TEST(IncidentLog, KeepsTheNewestReasons) {
   EXPECT_EQ(log.newest_first().size(), IncidentLog::kMostKept);
   EXPECT_EQ(log.newest_first().front().when, When(std::chrono::seconds(20)));
   EXPECT_EQ(log.newest_first().front().text, "rank 3 was killed");
+  log.ranks_are_slow("rank 5 is slower", {});
+  EXPECT_EQ(log.newest_first().front().text, "rank 5 is slower");
 }
 
 TEST(IncidentLog, SumsUpEachStageOnce) {

@@ -44,6 +44,9 @@ class Written {
   Written& went_on(double at, double after) {
     return line(at, fmt::format(R"("event": "went_on", "after": {})", after));
   }
+  Written& slow(double at) {
+    return line(at, R"("event": "stragglers", "sentence": "rank 1 is slower <b>")");
+  }
   Written& over(double at) { return line(at, R"("event": "round_end")"); }
   Written& end(double at, const std::string& kind = "success") {
     return line(at, fmt::format(R"("event": "job_end", "kind": "{}", "text": "")", kind));
@@ -129,6 +132,19 @@ TEST(RunReport, AStandstillThatWentOnIsNoStep) {
   EXPECT_NEAR(seconds_in(report, "standstills that went on"), 40, 1e-3);
   EXPECT_NEAR(report.step_seconds, 61, 0.01);
   EXPECT_EQ(report.rounds[0].fact.standstills.size(), 1U);
+}
+
+TEST(RunReport, StragglersAreToldOnceForAllNodes) {
+  Written first("a");
+  Written second("b", 100);
+  first.round(1, 0).steps(50, 1, 50).slow(20).slow(60).over(80);
+  second.round(1, 0).steps(50, 1, 50).slow(20.5).over(80);
+  const RunReport report = make_report({first.end(80).read(), second.end(80).read()});
+  EXPECT_EQ(report.rounds[0].fact.stragglers.size(), 2U);
+  EXPECT_NE(report_text(report).find("rank 1 is slower <b>"), std::string::npos);
+  EXPECT_NE(report_page(report).find("rank 1 is slower &lt;b&gt;"), std::string::npos);
+  const auto json = nlohmann::json::parse(report_json(report));
+  EXPECT_EQ(json["rounds"][0]["stragglers"][1]["sentence"], "rank 1 is slower <b>");
 }
 
 TEST(RunReport, AJobThatWasKilledHasNoEnd) {

@@ -208,6 +208,9 @@ class Script {
   static std::string print_message(const ReplicaVerdict& message) {
     return "verdict: " + message.sentence;
   }
+  static std::string print_message(const StragglerVerdict& message) {
+    return "verdict: " + message.sentence;
+  }
 
   std::optional<Membership> membership_;
   Time now_ = kStart;

@@ -23,6 +23,7 @@ NodeSpec spec() {
           .max_nodes = 4,
           .answers_looks = true,
           .compares_replicas = true,
+          .hears_stragglers = true,
           .settings = {.join_timeout = milliseconds(5'000),
                        .last_call = milliseconds(4'000),
                        .resize_wait = milliseconds(0),

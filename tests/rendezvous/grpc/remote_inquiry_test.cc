@@ -116,6 +116,31 @@ TEST_F(RemoteTest, ReplicasAreComparedFromTheSumsToTheVerdict) {
   EXPECT_EQ(older.messages.size(), 1U);
 }
 
+// And of stragglers.
+TEST_F(RemoteTest, StragglersAreToldToNodesThatHearOfThem) {
+  HostSide side(loop, 3);
+  TestNode older;
+  std::vector<TestNode> nodes(2);
+  join(older, to(side.port()), make_node("older", 3));
+  NodeSpec spec = make_node("a", 3);
+  spec.hears_stragglers = true;
+  join(nodes[0], to(side.port()), spec);
+  spec.node_id = "b";
+  join(nodes[1], to(side.port()), spec);
+  ASSERT_TRUE(all_hear<RoundPublished>({&older, &nodes[0], &nodes[1]})) << older.error();
+  for (int window = 0; window < 4; ++window) {
+    for (const TestNode& node : nodes) {
+      const int rank = std::get<RoundPublished>(node.messages.front()).seat.first_rank;
+      const std::int64_t step_us = &node == &nodes[0] ? 12'000 : 10'000;
+      node.session->report_steps(
+          {.round = 1, .samples = {{.rank = rank, .members = 2, .steps = 9, .step_us = step_us}}});
+    }
+  }
+  ASSERT_TRUE(all_hear<StragglerVerdict>({&nodes[0], &nodes[1]})) << nodes[0].error();
+  EXPECT_EQ(nodes[1].last<StragglerVerdict>().ranks.size(), 1U);
+  EXPECT_EQ(older.messages.size(), 1U);
+}
+
 // A host that lets its node in and notes what it says. It does not know the newer messages.
 class OlderHost final : public v4::Rendezvous::CallbackService {
  public:
