@@ -45,13 +45,13 @@ class SignalException(Exception):
         self.sigval = sigval
 """
 LAUNCHER = """
-def launch_agent(config, entrypoint, args):
+def launch_agent(config, entrypoint, args, health_check_server=None):
     return "torch's agent"
 class elastic_launch:
     def __init__(self, config, entrypoint):
         self.call = config, entrypoint
     def __call__(self, *args):
-        return launch_agent(*self.call, list(args))
+        return launch_agent(*self.call, list(args), health_check_server=None)  # torch 2.14's form
 """
 SCRIPT = """
 import os, sys, time

@@ -4,6 +4,7 @@ Rank 0 prints the loss, and which launcher's variables it sees. With --fail rank
 """
 
 import os
+import signal
 import sys
 
 import torch
@@ -65,7 +66,7 @@ def train(kind, fail=False):
     if fail:
         if dist.get_rank() == 1:
             raise ValueError("planned")
-        dist.barrier()  # rank 0 never gets through
+        signal.pause()  # a collective would fail by rank 1's end, and might end this rank first
     if dist.get_rank() == 0:
         launcher = "ddprun" if "DDPRUN_JOB" in os.environ else "torchrun"
         sys.stdout.write(f"launcher={launcher}\nfinal_loss={loss!r}\n")

@@ -15,7 +15,12 @@ from typing import Any, Dict, List, Optional, Sequence
 MODULE = "torch.distributed.launcher.api"
 
 
-def _launch_agent(config: Any, entrypoint: Any, args: List[Any]) -> Dict[int, Any]:
+def _launch_agent(
+    config: Any, entrypoint: Any, args: List[Any], health_check_server: Any = None
+) -> Dict[int, Any]:
+    """Is torch's function with ddprun as the agent. From 2.14 on torch names a health check server
+    of the caller. That one answers by itself, and is left to its caller.
+    """
     from ._elastic import launch_agent  # only who launches pays for it
 
     return launch_agent(config, entrypoint, args)
