@@ -26,6 +26,7 @@
 #include "worker/checkpoint/fields.h"
 #include "worker/checkpoint/module_values.h"
 #include "worker/checkpoint/optimizer_values.h"
+#include "worker/checkpoint/run_values.h"
 #include "worker/training/tensors/stepped_tensors.h"
 
 namespace ddprun {
@@ -33,8 +34,6 @@ namespace ddprun {
 using namespace worker;
 
 namespace {
-
-using Layout = std::vector<std::vector<std::size_t>>;
 
 at::Generator random_numbers() { return at::globalContext().defaultGenerator(at::kCPU); }
 
@@ -45,8 +44,12 @@ at::Tensor rng_state() {
   return generator.get_state();
 }
 
+}  // namespace
+
+Result<Value> worker::own_rng() { return tensor_value(rng_state()); }
+
 // One tensor a rank.
-Result<Value> gather_rng(Collective& ranks) {
+Result<Value> worker::gather_rng(Collective& ranks) {
   const at::Tensor mine = rng_state();
   const auto all =
       ranks.all_gather_bytes({static_cast<const std::byte*>(mine.const_data_ptr()), mine.nbytes()});
@@ -61,6 +64,8 @@ Result<Value> gather_rng(Collective& ranks) {
   return Value(std::move(states));
 }
 
+namespace {
+
 Value layout_value(const Layout& layout) {
   Value::List buckets;
   for (const auto& bucket : layout) {
@@ -73,7 +78,9 @@ Value layout_value(const Layout& layout) {
   return Value(std::move(buckets));
 }
 
-std::optional<Layout> layout_of(const Value& value) {
+}  // namespace
+
+std::optional<Layout> worker::layout_of(const Value& value) {
   Layout layout;
   if (value.items() == nullptr) return std::nullopt;
   for (const Value& bucket : *value.items()) {
@@ -87,6 +94,8 @@ std::optional<Layout> layout_of(const Value& value) {
   }
   return layout;
 }
+
+namespace {
 
 // Python finds an optimizer's state by the places of the module's parameters. Tensors that are none
 // of these (float32 masters) stand for them, place by place; shards of a ShardedParallel cannot.
@@ -105,30 +114,44 @@ Result<void> check_stepped(const CheckpointRun& run) {
       "the state of shards cannot be saved, ShardedParallel::full_state_dict() has the weights");
 }
 
-Result<Value> checkpoint_value(const CheckpointRun& run, const CheckpointInfo& info, Value rng) {
-  if (auto checked = check_stepped(run); !checked) return checked.error();
-  auto weights = state_dict(run.module);
-  if (!weights) return weights.error();
-  auto optimizer = optimizer_state(run.optimizer);
-  if (!optimizer) return optimizer.error();
+}  // namespace
+
+Value::Dict worker::info_values(const CheckpointRun& run, const CheckpointInfo& info) {
   Value::Dict sampler;
   sampler.set("epoch", Value(info.epoch));
   sampler.set("consumed", Value(info.consumed));
   Value::Dict dict;
   dict.set("epoch", Value(info.epoch));
   dict.set("arch", Value(info.arch));
-  dict.set("state_dict", std::move(*weights));
   dict.set("best_prec1", Value(info.best_prec1));
-  dict.set("optimizer", std::move(*optimizer));
   dict.set("sampler", Value(std::move(sampler)));
   dict.set("world_size", Value(run.ranks.world_size()));
-  dict.set("rng", std::move(rng));
   if (run.parallel != nullptr && run.parallel->buckets_rebuilt()) {
     dict.set("buckets", layout_value(run.parallel->buckets()));
   }
   if (!info.extra.entries.empty()) dict.set("extra", Value(info.extra));
+  return dict;
+}
+
+Result<Value> worker::checkpoint_value(const CheckpointRun& run, const CheckpointInfo& info,
+                                       Value rng) {
+  if (auto checked = check_stepped(run); !checked) return checked.error();
+  auto weights = state_dict(run.module);
+  if (!weights) return weights.error();
+  auto optimizer = optimizer_state(run.optimizer);
+  if (!optimizer) return optimizer.error();
+  Value::Dict dict;
+  dict.set("epoch", Value(info.epoch));
+  dict.set("arch", Value(info.arch));
+  dict.set("state_dict", std::move(*weights));
+  dict.set("best_prec1", Value(info.best_prec1));
+  dict.set("optimizer", std::move(*optimizer));
+  for (auto& [key, value] : info_values(run, info).entries) dict.set(key, std::move(value));
+  dict.set("rng", std::move(rng));
   return Value(std::move(dict));
 }
+
+namespace {
 
 template <typename Type>
 Type field_or(const Value& dict, std::string_view key, Type other) {
@@ -147,7 +170,9 @@ double number_at(const Value& dict, std::string_view key) {
   return read && read->numel() == 1 && !read->is_complex() ? read->item().toDouble() : 0;
 }
 
-CheckpointInfo info_of(const Value& file) {
+}  // namespace
+
+CheckpointInfo worker::info_of(const Value& file) {
   CheckpointInfo info;
   info.epoch = field_or<std::int64_t>(file, "epoch", 0);
   info.arch = field_or<std::string>(file, "arch", "");
@@ -159,6 +184,8 @@ CheckpointInfo info_of(const Value& file) {
   if (extra && (*extra)->as<Value::Dict>() != nullptr) info.extra = *(*extra)->as<Value::Dict>();
   return info;
 }
+
+namespace {
 
 // Distributed checkpoints name an optimizer's parameters; others count them. Only counted ones are
 // read.
@@ -179,19 +206,28 @@ struct LocalState {
   std::uint64_t fingerprint = 0;
 };
 
+}  // namespace
+
+Result<void> worker::load_own_rng(const Value& state) {
+  const auto* tensor = state.as<TensorValue>();
+  if (tensor == nullptr) return Error(ErrorCode::kProtocol, "'rng' holds no tensor");
+  TensorReader reader;
+  const auto read = reader.read(*tensor);
+  if (!read) return read.error();
+  at::Generator generator = random_numbers();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(*read);
+  return {};
+}
+
+namespace {
+
 Result<void> load_rng(const Value& states, const CheckpointRun& run, bool& done) {
   const auto* items = states.items();
   if (items == nullptr || !std::cmp_equal(items->size(), run.ranks.world_size())) return {};
-  const auto* tensor = (*items)[static_cast<std::size_t>(run.ranks.rank())].as<TensorValue>();
-  if (tensor == nullptr) return Error(ErrorCode::kProtocol, "'rng' holds no tensor");
-  TensorReader reader;
-  const auto state = reader.read(*tensor);
-  if (!state) return state.error();
-  at::Generator generator = random_numbers();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(*state);
-  done = true;
-  return {};
+  auto loaded = load_own_rng((*items)[static_cast<std::size_t>(run.ranks.rank())]);
+  done = static_cast<bool>(loaded);
+  return loaded;
 }
 
 Result<LocalState> load_here(const std::filesystem::path& path, const CheckpointRun& run,
@@ -267,11 +303,11 @@ Result<void> agree(const std::filesystem::path& path, Collective& ranks,
   return {};
 }
 
-[[noreturn]] void fail(const Error& error) {
+}  // namespace
+
+void worker::throw_checkpoint_error(const Error& error) {
   throw CheckpointError(error.message(), error.code() == ErrorCode::kSystem);
 }
-
-}  // namespace
 
 std::string describe(const LoadedCheckpoint& loaded) {
   std::string names = describe(loaded.prefix);
@@ -281,23 +317,32 @@ std::string describe(const LoadedCheckpoint& loaded) {
   return names.empty() ? choice : choice + ", " + names;
 }
 
+std::optional<PickleOutput> worker::pickled_run(const std::filesystem::path& path,
+                                                const CheckpointRun& run,
+                                                const CheckpointInfo& info) {
+  auto rng = gather_rng(run.ranks);
+  if (run.ranks.rank() != 0) return std::nullopt;
+  const auto value = rng ? checkpoint_value(run, info, std::move(*rng)) : rng.error();
+  auto pickled = value ? write_pickle(*value) : value.error();
+  if (!pickled)
+    throw_checkpoint_error(
+        {pickled.error().code(),
+         fmt::format("save checkpoint {}: {}", path.string(), pickled.error().message())});
+  return std::move(*pickled);
+}
+
 void save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
                      const CheckpointInfo& info, const SaveOptions& options) {
-  auto rng = gather_rng(run.ranks);
-  if (run.ranks.rank() != 0) return;
-  const auto value = rng ? checkpoint_value(run, info, std::move(*rng)) : rng.error();
-  if (!value) {
-    fail({value.error().code(),
-          fmt::format("save checkpoint {}: {}", path.string(), value.error().message())});
-  }
-  const auto written = write_checkpoint_file(path, *value, options);
-  if (!written) fail(written.error());
+  const auto pickled = pickled_run(path, run, info);
+  if (!pickled) return;
+  const auto written = write_pickled_file(path, *pickled, options);
+  if (!written) throw_checkpoint_error(written.error());
 }
 
 LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
                                  const LoadOptions& options) {
   auto here = try_load_here(path, run, options);
-  if (auto agreed = agree(path, run.ranks, here); !agreed) fail(agreed.error());
+  if (auto agreed = agree(path, run.ranks, here); !agreed) throw_checkpoint_error(agreed.error());
   // The file is the same for all, so all restore the buckets or none.
   if (run.parallel != nullptr && here->layout) {
     here->loaded.buckets = run.parallel->restore_buckets(*here->layout);
@@ -307,12 +352,12 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, const Checkp
 
 void check_checkpoint_path(const std::filesystem::path& path) {
   const auto replaceable = check_replaceable(path);
-  if (!replaceable) fail(replaceable.error());
+  if (!replaceable) throw_checkpoint_error(replaceable.error());
 }
 
 CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
   const auto file = read_checkpoint_file(path, Objects::kPassOver);
-  if (!file) fail(file.error());
+  if (!file) throw_checkpoint_error(file.error());
   return info_of(file->value);
 }
 

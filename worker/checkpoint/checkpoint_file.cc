@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::string_view kFolder = "archive";
 constexpr std::string_view kPickleName = "data.pkl";
+constexpr std::string_view kSaveIdName = "save_id";
+constexpr std::size_t kMaxSaveIdBytes = 64;
 constexpr std::string_view kVersion = "3\n";  // torch.save's, since 2020
 
 // The numbers of the 64-bit FNV-1a hash.
@@ -53,18 +55,6 @@ class OpenFile : public ByteSource {
   int fd_;
   std::uint64_t size_;
 };
-
-Result<std::shared_ptr<const ByteSource>> open_file(const std::filesystem::path& path) {
-  // O_NONBLOCK: a pipe must not wait for a writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return Error(ErrorCode::kSystem, std::generic_category().message(errno));
-  struct stat status {};
-  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(fd);
-    return Error(ErrorCode::kSystem, "it is no regular file");
-  }
-  return std::make_shared<OpenFile>(fd, static_cast<std::uint64_t>(status.st_size));
-}
 
 // The bytes of one entry.
 class EntryBytes : public StorageBytes {
@@ -134,6 +124,18 @@ Error at(std::string_view step, const std::filesystem::path& path, const Error& 
 
 }  // namespace
 
+Result<std::shared_ptr<const ByteSource>> open_file(const std::filesystem::path& path) {
+  // O_NONBLOCK: a pipe must not wait for a writer.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return Error(ErrorCode::kSystem, std::generic_category().message(errno));
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(fd);
+    return Error(ErrorCode::kSystem, "it is no regular file");
+  }
+  return std::make_shared<OpenFile>(fd, static_cast<std::uint64_t>(status.st_size));
+}
+
 Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source, Objects objects) {
   auto opened = ZipReader::open(std::move(source));
   if (!opened) return opened.error();
@@ -152,7 +154,10 @@ Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source,
   };
   auto value = read_pickle(std::as_bytes(std::span(*pickle)), find_storage, objects);
   if (!value) return Error(value.error().code(), "data.pkl, " + value.error().message());
-  return CheckpointFile{std::move(*value), fingerprint_of(*zip)};
+  const ZipEntry* const id_entry = zip->find(*folder + std::string(kSaveIdName));
+  auto save_id = id_entry == nullptr ? std::string() : read_text(*zip, *id_entry, kMaxSaveIdBytes);
+  if (!save_id) return save_id.error();
+  return CheckpointFile{std::move(*value), fingerprint_of(*zip), std::move(*save_id)};
 }
 
 Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path, Objects objects) {
@@ -163,17 +168,16 @@ Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path, O
   return read;
 }
 
-Result<void> write_checkpoint(const ByteSink& sink, const Value& value) {
-  auto pickled = write_pickle(value);
-  if (!pickled) return pickled.error();
+Result<void> write_pickled(const ByteSink& sink, const PickleOutput& pickled,
+                           std::string_view save_id) {
   ZipWriter zip(sink);
   const auto add = [&zip](std::string_view name, std::string_view text) {
     return zip.add(fmt::format("{}/{}", kFolder, name), std::as_bytes(std::span(text)));
   };
-  if (auto added = add(kPickleName, pickled->bytes); !added) return added;
+  if (auto added = add(kPickleName, pickled.bytes); !added) return added;
   if (auto added = add("byteorder", "little"); !added) return added;
-  for (std::size_t i = 0; i < pickled->storages.size(); ++i) {
-    const StorageBytes& storage = *pickled->storages[i];
+  for (std::size_t i = 0; i < pickled.storages.size(); ++i) {
+    const StorageBytes& storage = *pickled.storages[i];
     std::vector<std::byte> loaded;  // of another file
     auto bytes = storage.memory();
     if (bytes.size() != storage.size()) {
@@ -185,21 +189,37 @@ Result<void> write_checkpoint(const ByteSink& sink, const Value& value) {
     if (auto added = zip.add(name, bytes); !added) return added;
   }
   if (auto added = add("version", kVersion); !added) return added;
+  if (!save_id.empty()) {
+    if (auto added = add(kSaveIdName, save_id); !added) return added;
+  }
   return zip.finish();
 }
 
-Result<void> write_checkpoint_file(const std::filesystem::path& path, const Value& value,
-                                   const SaveOptions& options) {
+Result<void> write_checkpoint(const ByteSink& sink, const Value& value) {
+  auto pickled = write_pickle(value);
+  if (!pickled) return pickled.error();
+  return write_pickled(sink, *pickled);
+}
+
+Result<void> write_pickled_file(const std::filesystem::path& path, const PickleOutput& pickled,
+                                const SaveOptions& options) {
   auto file = AtomicFile::create(path);
   if (!file) return at("save", path, file.error());
-  auto written = write_checkpoint(
-      [&file](std::span<const std::byte> bytes) { return file->write(bytes); }, value);
+  auto written = write_pickled(
+      [&file](std::span<const std::byte> bytes) { return file->write(bytes); }, pickled);
   // The best one's name comes first. In the other order a program that is killed in between would
   // know a best number without its file.
   if (written)
     written = file->commit(options.is_best ? best_name_of(path) : std::filesystem::path());
   if (!written) return at("save", path, written.error());
   return {};
+}
+
+Result<void> write_checkpoint_file(const std::filesystem::path& path, const Value& value,
+                                   const SaveOptions& options) {
+  auto pickled = write_pickle(value);
+  if (!pickled) return at("save", path, pickled.error());
+  return write_pickled_file(path, *pickled, options);
 }
 
 std::filesystem::path best_name_of(const std::filesystem::path& path) {

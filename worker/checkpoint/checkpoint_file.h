@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "worker/checkpoint/pickle.h"
@@ -22,6 +24,7 @@ struct CheckpointFile {
   Value value;
   // A hash of the bytes: ranks that read the same file agree.
   std::uint64_t fingerprint = 0;
+  std::string save_id;  // of the distributed save that has written it; else empty
 };
 
 // Tensors' bytes stay in the file, which is open until the last of them is gone. A read
@@ -29,7 +32,10 @@ struct CheckpointFile {
 // kLimit if a bound is passed. Objects of other classes are an error, or passed over (pickle.h).
 Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path,
                                             Objects objects = Objects::kRefuse);
-// The same of bytes anywhere. The error names no file.
+// Opens a regular file. The error names no file.
+Result<std::shared_ptr<const ByteSource>> open_file(const std::filesystem::path& path);
+
+// Reads a checkpoint from bytes anywhere. The error names no file.
 Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source,
                                        Objects objects = Objects::kRefuse);
 
@@ -37,6 +43,12 @@ Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source,
 Result<void> write_checkpoint_file(const std::filesystem::path& path, const Value& value,
                                    const SaveOptions& options = {});
 Result<void> write_checkpoint(const ByteSink& sink, const Value& value);
+// The same of values that write_pickle() has written. `save_id` goes into the file, if there is
+// one; Python passes over it.
+Result<void> write_pickled_file(const std::filesystem::path& path, const PickleOutput& pickled,
+                                const SaveOptions& options = {});
+Result<void> write_pickled(const ByteSink& sink, const PickleOutput& pickled,
+                           std::string_view save_id = {});
 
 // "model_best" with the endings of `path`, in its folder: model_best.pth.tar for
 // checkpoint.pth.tar, as in PyTorch's ImageNet example.

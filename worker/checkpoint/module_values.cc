@@ -37,7 +37,7 @@ at::ScalarType scalar_type(ElementType type) {
 // Keeps a tensor's storage alive.
 class TensorBytes : public StorageBytes {
  public:
-  explicit TensorBytes(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+  TensorBytes(at::Tensor tensor, bool is_copy) : tensor_(std::move(tensor)), is_copy_(is_copy) {}
 
   std::size_t size() const override { return tensor_.storage().nbytes(); }
   Result<void> read(std::span<std::byte> into) const override {
@@ -47,9 +47,11 @@ class TensorBytes : public StorageBytes {
   std::span<const std::byte> memory() const override {
     return {static_cast<const std::byte*>(tensor_.storage().data()), size()};
   }
+  bool lasts() const override { return is_copy_; }
 
  private:
   at::Tensor tensor_;
+  bool is_copy_;
 };
 
 struct NamedValue {
@@ -137,8 +139,9 @@ Result<Value> tensor_value(const at::Tensor& tensor) {
   }
   at::Tensor here = tensor.detach().resolve_conj().resolve_neg().cpu();
   if (here.storage().nbytes() % bytes_of(*type) != 0) here = here.clone();
+  const bool is_copy = !here.is_alias_of(tensor);
   const auto storage =
-      std::make_shared<const Storage>(Storage{*type, std::make_shared<TensorBytes>(here)});
+      std::make_shared<const Storage>(Storage{*type, std::make_shared<TensorBytes>(here, is_copy)});
   return Value(TensorValue{storage, here.storage_offset(), here.sizes().vec(), here.strides().vec(),
                            tensor.requires_grad() && tensor.is_leaf()});
 }

@@ -40,6 +40,11 @@ enum class Opcode : std::uint8_t {
   kNewTrue = 0x88,
   kNewFalse = 0x89,
   kLong1 = 0x8A,
+  // Protocol 4, which a distributed checkpoint's metadata has.
+  kShortBinUnicode = 0x8C,
+  kStackGlobal = 0x93,
+  kMemoize = 0x94,
+  kFrame = 0x95,
 };
 
 // The name of an opcode that is not read. "?" where Python has none.

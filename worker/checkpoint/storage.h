@@ -34,6 +34,9 @@ class StorageBytes {
   virtual Result<void> read(std::span<std::byte> into) const = 0;
   // All bytes, if they are in memory; else empty.
   virtual std::span<const std::byte> memory() const { return {}; }
+  // Whether nobody changes these bytes as long as this lives: they need no copy before the training
+  // goes on.
+  virtual bool lasts() const { return false; }
 };
 
 // Returns whether the counts are not negative, and every element lies in a storage of `elements`. A

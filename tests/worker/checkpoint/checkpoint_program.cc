@@ -5,9 +5,17 @@
 //   checkpoint_program show FILE                       every value, a line each
 //   checkpoint_program copy FROM TO                    read, and written again
 //   checkpoint_program save-for-ever FILE              a line after each
+//   checkpoint_program async-for-ever KIND PATH        the same of AsyncCheckpoint
+//   checkpoint_program distributed KIND FROM TO STEPS  by all ranks of a job; FROM, TO may be "-"
+//
+// A KIND is plain, zero or sharded: who has the optimizer's state. For ever, it may be file.
 #include <c10/util/Exception.h>
 #include <ddprun/checkpoint.h>
 #include <ddprun/collective.h>
+#include <ddprun/optimizers.h>
+#include <ddprun/process.h>
+#include <ddprun/sharded_parallel.h>
+#include <ddprun/zero_optimizer.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn.h>
@@ -202,6 +210,117 @@ int save_for_ever(const std::string& path) {
   }
 }
 
+// A net of odd sizes, so that shards begin inside of rows, and an Adam over all ranks.
+class DistributedRun {
+ public:
+  DistributedRun(const std::string& kind, std::int64_t width)
+      : process_(bootstrap()), ranks_(*process_.collective) {
+    torch::manual_seed(3);
+    net_->push_back(torch::nn::Linear(7, width));
+    net_->push_back(torch::nn::BatchNorm1d(width));
+    net_->push_back(torch::nn::Linear(width, 3));
+    if (kind == "sharded") {
+      sharded_ = std::make_unique<ShardedParallel>(net_.ptr(), ranks_,
+                                                   std::vector<std::string>{"0", "1", "2"});
+      optimizer_ = std::make_unique<Adam>(sharded_->shards(), options());
+    } else if (kind == "zero") {
+      zero_ = std::make_unique<ZeroOptimizer<Adam>>(net_->parameters(), ranks_, options());
+    } else {
+      optimizer_ = std::make_unique<Adam>(net_->parameters(), options());
+    }
+  }
+
+  Collective& ranks() { return ranks_; }
+
+  CheckpointRun state() {
+    return {*net_, zero_ != nullptr ? zero_->own_part() : *optimizer_, ranks_, nullptr,
+            sharded_.get()};
+  }
+
+  void loaded() {
+    if (zero_ != nullptr) zero_->take_options();
+  }
+
+  // All ranks train on one batch, so that their gradients need no sum.
+  void step(std::int64_t number) {
+    const auto numbers = torch::arange(35, torch::kDouble).view({5, 7});
+    auto batch = numbers.mul(0.1).add(static_cast<double>(number)).sin().to(torch::kFloat);
+    if (sharded_ == nullptr) {
+      net_->zero_grad();
+      net_->forward(batch).pow(2).sum().backward();
+      if (zero_ != nullptr) {
+        zero_->step();
+      } else {
+        optimizer_->step();
+      }
+      return;
+    }
+    optimizer_->zero_grad();
+    auto first = net_[0]->as<torch::nn::Linear>();
+    auto norm = net_[1]->as<torch::nn::BatchNorm1d>();
+    auto last = net_[2]->as<torch::nn::Linear>();
+    batch = forward(first, batch);
+    batch = forward(norm, batch);
+    forward(last, batch).pow(2).sum().backward();
+    sharded_->step(*optimizer_);
+  }
+
+ private:
+  static Adam::Options options() { return Adam::Options(0.01).amsgrad(true); }
+
+  template <typename Layer>
+  torch::Tensor forward(Layer* layer, const torch::Tensor& batch) {
+    return sharded_->forward(layer, batch);
+  }
+
+  Process process_;
+  Collective& ranks_;
+  torch::nn::Sequential net_;
+  std::unique_ptr<ShardedParallel> sharded_;
+  std::unique_ptr<ZeroOptimizer<Adam>> zero_;
+  std::unique_ptr<Adam> optimizer_;
+};
+
+int distributed(const std::string& kind, const std::string& from, const std::string& to,
+                std::int64_t steps) {
+  DistributedRun run(kind, 5);
+  CheckpointInfo info{.arch = "tiny"};
+  info.extra.set("words", Value("two words"));
+  if (from != "-") {
+    const auto loaded = load_distributed_checkpoint(from, run.state());
+    run.loaded();
+    info.epoch = loaded.info.epoch;
+    if (run.ranks().rank() == 0)
+      fmt::print("epoch={} arch={} extra={} optimizer={} rng={} ranks={}\n", info.epoch,
+                 loaded.info.arch, loaded.info.extra.entries.size(), loaded.optimizer, loaded.rng,
+                 loaded.world_size);
+  }
+  for (std::int64_t step = 0; step < steps; ++step) run.step(info.epoch++);
+  if (to == "-") return 0;
+  AsyncCheckpoint checkpoint(run.ranks());
+  checkpoint.save_distributed(to, run.state(), info);
+  run.step(1000);  // nothing of it may be in the folder
+  checkpoint.wait();
+  return 0;
+}
+
+// Rank 0 says which epoch is whole on disk, and the training goes on meanwhile.
+int async_for_ever(const std::string& kind, const std::string& path) {
+  DistributedRun run(kind, 20'000);
+  AsyncCheckpoint checkpoint(run.ranks());
+  for (CheckpointInfo info;; ++info.epoch) {
+    if (kind == "file") {
+      checkpoint.save(path, run.state(), info);
+    } else {
+      checkpoint.save_distributed(path, run.state(), info);
+    }
+    run.step(info.epoch);
+    checkpoint.wait();
+    if (run.ranks().rank() == 0) fmt::print("{}\n", info.epoch);
+    std::fflush(stdout);
+  }
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.size() == 5 && words[0] == "train") {
     return train(words[1], words[2], words[3], std::stoi(words[4]));
@@ -221,8 +340,13 @@ int run(const std::vector<std::string>& words) {
     return 0;
   }
   if (words.size() == 2 && words[0] == "save-for-ever") return save_for_ever(words[1]);
+  if (words.size() == 3 && words[0] == "async-for-ever") return async_for_ever(words[1], words[2]);
+  if (words.size() == 5 && words[0] == "distributed") {
+    return distributed(words[1], words[2], words[3], std::stoll(words[4]));
+  }
   throw std::runtime_error(
-      "expected train, weights, show, copy or save-for-ever, and their arguments");
+      "expected train, weights, show, copy, save-for-ever, async-for-ever or distributed, and "
+      "their arguments");
 }
 
 }  // namespace

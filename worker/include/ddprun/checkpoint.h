@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@ namespace ddprun {
 
 class Collective;
 class DataParallel;
+class ShardedParallel;
 
 // Why a checkpoint was not saved or loaded. what() is one line that names the file.
 class CheckpointError : public std::runtime_error {
@@ -79,6 +81,9 @@ struct CheckpointRun {
   torch::optim::Optimizer& optimizer;  // of the module's parameters
   Collective& ranks;                   // all ranks of the run
   DataParallel* parallel = nullptr;    // null: no buckets
+  // Not null: its parameters and what the optimizer steps are shards. Only a distributed checkpoint
+  // can have them.
+  ShardedParallel* sharded = nullptr;
 };
 
 // The program's own words on the run. The keys are those of PyTorch's ImageNet example.
@@ -125,6 +130,60 @@ std::string describe(const LoadedCheckpoint& loaded);
 LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
                                  const LoadOptions& options = {});
 
+// Saves the run as a folder in the layout of torch.distributed.checkpoint (DCP), which loads it on
+// any number of ranks. Each rank writes what it has: its shards, the optimizer state of its own
+// parameters (ZeroOptimizer::own_part()), or an even part of what all have. All ranks must call it,
+// after the same step, with one folder that all see. The folder is replaced as a whole, and must
+// have nothing but a checkpoint. Throws CheckpointError, on all ranks.
+void save_distributed_checkpoint(const std::filesystem::path& folder, const CheckpointRun& run,
+                                 const CheckpointInfo& info);
+
+// Loads such a folder, by any number of ranks: one of DCP's own, too, that has the weights below
+// "model" and the optimizer's state below "optim", as get_state_dict() gives them. All ranks must
+// call it, before the first forward(). If one rank cannot load it, all throw CheckpointError. Then
+// the module may be half filled.
+LoadedCheckpoint load_distributed_checkpoint(const std::filesystem::path& folder,
+                                             const CheckpointRun& run);
+
+// Saves runs while they train on: a save copies the state, and a thread writes the copy. There is
+// one at a time: the next save waits for the one before. The memory of the copy is kept.
+//
+//   AsyncCheckpoint checkpoint(ranks);
+//   …
+//   checkpoint.save("run.pt", run, {.epoch = epoch});  // returns when the state is copied
+//   …
+//   checkpoint.wait();  // before the program ends
+//
+// What a save could not do is thrown by the next call of any function here, as its function of the
+// same name throws it. All ranks must call the same functions, from one thread.
+class AsyncCheckpoint {
+ public:
+  // Asks no other rank. `ranks` must outlive it.
+  explicit AsyncCheckpoint(Collective& ranks);
+  AsyncCheckpoint(const AsyncCheckpoint&) = delete;
+  AsyncCheckpoint& operator=(const AsyncCheckpoint&) = delete;
+  AsyncCheckpoint(AsyncCheckpoint&&) = delete;
+  AsyncCheckpoint& operator=(AsyncCheckpoint&&) = delete;
+  // Waits for the save under way. An error goes to stderr, as one line.
+  ~AsyncCheckpoint();
+
+  // Does what save_checkpoint() does.
+  void save(const std::filesystem::path& path, const CheckpointRun& run, const CheckpointInfo& info,
+            const SaveOptions& options = {});
+  // Does what save_distributed_checkpoint() does. Ranks tell each other in a group of their own,
+  // which the first call makes. Where ranks have GPUs it returns when all is written.
+  void save_distributed(const std::filesystem::path& folder, const CheckpointRun& run,
+                        const CheckpointInfo& info);
+  // Waits until the file, or the folder, has its name.
+  void wait();
+  // Says whether a save is under way. This rank alone.
+  bool is_saving() const;
+
+ private:
+  struct Saving;
+  std::unique_ptr<Saving> saving_;
+};
+
 // Returns a hash (FNV-1a) of the bits of all parameters and then all buffers, in the order of
 // registration. Equal for equal weights. One rank; require_same() compares it over all.
 std::uint64_t checksum(const torch::nn::Module& module);
@@ -133,6 +192,10 @@ std::uint64_t checksum(const torch::nn::Module& module);
 // no folder or device, and its folder can be written to. For programs that want to know before they
 // train. One rank.
 void check_checkpoint_path(const std::filesystem::path& path);
+
+// Throws CheckpointError if save_distributed_checkpoint() could not replace this folder. It could if
+// the folder does not exist, or has nothing but a distributed checkpoint. One rank.
+void check_checkpoint_folder(const std::filesystem::path& folder);
 
 // Reads the values that a file has on its run, without the tensors. One rank. Throws
 // CheckpointError.

@@ -29,6 +29,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,6 +43,18 @@ class ShardedTraining;
 }  // namespace ddprun::worker
 
 namespace ddprun {
+
+// The elements of a parameter that lie in a shard of this rank. Elements are counted in the order
+// in which the parameter's lie in memory.
+struct ShardedParameter {
+  std::string name;                   // as named_parameters() has it
+  std::vector<std::int64_t> sizes;    // of the whole parameter
+  std::vector<std::int64_t> strides;  // of the whole parameter, which has no gaps
+  std::size_t shard = 0;              // shards()[shard] has the elements
+  std::int64_t place = 0;             // of the first one in the shard
+  std::int64_t begin = 0;             // the first one in the parameter
+  std::int64_t end = 0;               // the one behind the last; as `begin`, if it has none
+};
 
 // The training of a sharded model by all ranks. See the head of this file.
 class ShardedParallel {
@@ -90,6 +103,14 @@ class ShardedParallel {
     optimizer.step(std::forward<Arguments>(arguments)...);
     end_step();
   }
+
+  // Calls change(), which may write other values to shards(), when all ranks have done with the
+  // parameters: step() for what is no optimizer. All ranks must call it.
+  void update(const std::function<void()>& change);
+
+  // Returns what this rank's shards have of each parameter, in the order of units. A parameter with
+  // several names is there as often.
+  std::vector<ShardedParameter> parameters() const;
 
   // Says whether backward() sums the gradients, as it does at first. If not, they accumulate on
   // each rank, whole. The next backward() that sums adds them, too, and step() needs it. All ranks

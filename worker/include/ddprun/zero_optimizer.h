@@ -168,6 +168,15 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
     }
   }
 
+  // Returns this rank's optimizer, of its own parameters, with the options of param_groups(). For
+  // save_distributed_checkpoint() and load_distributed_checkpoint(). It lives as long as this.
+  Local& own_part() {
+    give_options(param_groups_, local_.param_groups());
+    return local_;
+  }
+  // Takes the options that own_part() has got by loading. Nobody else need call it.
+  void take_options() { give_options(local_.param_groups(), param_groups_); }
+
   // Throws std::logic_error: one rank has not the whole state. Save consolidate().
   void save(torch::serialize::OutputArchive& /*archive*/) const override { refuse_archive(); }
   // Throws std::logic_error. Use the load() above.

@@ -79,6 +79,19 @@ std::vector<Part> FlatUnit::parts() const {
   return parts;
 }
 
+ShardedParameter FlatUnit::parameter_of(int rank, std::size_t i) const {
+  const FlatRange shard = shard_of(rank);
+  const FlatRange whole = layout_.parameters()[i];
+  const std::int64_t begin = std::clamp(shard.begin, whole.begin, whole.end);
+  const std::int64_t end = std::clamp(shard.end, begin, whole.end);
+  return {.name = parameters_[i].name,
+          .sizes = sizes_[i],
+          .strides = strides_[i],
+          .place = begin < end ? begin - shard.begin : 0,
+          .begin = begin - whole.begin,
+          .end = end - whole.begin};
+}
+
 at::Tensor FlatUnit::flat_in(std::byte* memory) const {
   return at::from_blob(memory, {layout_.length()}, nothing_.options());
 }

@@ -6,6 +6,7 @@
 #include <c10/core/Allocator.h>
 #include <ddprun/collective.h>
 #include <ddprun/data_parallel.h>
+#include <ddprun/sharded_parallel.h>
 
 #include <cstddef>
 #include <string>
@@ -30,6 +31,8 @@ class FlatUnit {
   const UnitLayout& layout() const { return layout_; }
   FlatRange shard_of(int rank) const { return layout_.shards()[static_cast<std::size_t>(rank)]; }
   std::vector<Part> parts() const;  // the shards
+  // What a rank's shard has of parameter `i`, but for the shard's number.
+  ShardedParameter parameter_of(int rank, std::size_t i) const;
   at::Device device() const { return parameters_.front().tensor.device(); }
   std::size_t bytes() const { return static_cast<std::size_t>(layout_.length()) * element_bytes_; }
   at::TensorOptions options() const { return nothing_.options(); }  // type and device

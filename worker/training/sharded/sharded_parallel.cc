@@ -1,6 +1,8 @@
 #include <ddprun/sharded_parallel.h>
 
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "worker/training/sharded/sharded_training.h"
 
@@ -13,6 +15,16 @@ ShardedParallel::ShardedParallel(std::shared_ptr<torch::nn::Module> module, Coll
 ShardedParallel::~ShardedParallel() = default;
 
 const std::vector<at::Tensor>& ShardedParallel::shards() const { return training_->shards(); }
+
+void ShardedParallel::update(const std::function<void()>& change) {
+  begin_step({});
+  change();
+  end_step();
+}
+
+std::vector<ShardedParameter> ShardedParallel::parameters() const {
+  return training_->parameters();
+}
 
 void ShardedParallel::set_gradient_sync(bool sums) { training_->set_gradient_sync(sums); }
 

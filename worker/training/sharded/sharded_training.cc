@@ -254,6 +254,25 @@ void ShardedTraining::end_step() {
   note_versions();
 }
 
+std::vector<ShardedParameter> ShardedTraining::parameters() const {
+  const auto names = module_->named_parameters();
+  std::vector<ShardedParameter> parameters;
+  for (std::size_t unit = 0; unit < flat_.size(); ++unit) {
+    const auto& own = flat_[unit].parameters();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      ShardedParameter parameter = flat_[unit].parameter_of(ranks_.rank(), i);
+      parameter.shard = unit;
+      parameters.push_back(parameter);
+      for (const auto& item : names) {
+        if (!item.value().is_same(own[i].tensor) || item.key() == own[i].name) continue;
+        parameter.name = item.key();
+        parameters.push_back(parameter);
+      }
+    }
+  }
+  return parameters;
+}
+
 // The engine forgets its callback when a backward() ends with an exception.
 void ShardedTraining::require_whole_pass() const {
   if (end_queued_)

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ddprun/collective.h>
+#include <ddprun/sharded_parallel.h>
 #include <torch/csrc/api/include/torch/ordered_dict.h>
 
 #include <cstddef>
@@ -50,6 +51,9 @@ class ShardedTraining {
   // treats each number alone ends as it would with whole parameters. A unit that no forward() of a
   // pass has called has no gradient. Parameters that backward() did not come to count as zero.
   const std::vector<at::Tensor>& shards() const { return units_->shards(); }
+
+  // What this rank's shards have of each parameter, by all of its names.
+  std::vector<ShardedParameter> parameters() const;
 
   // Whether the next backward() sums. If not, whole gradients accumulate on each rank.
   void set_gradient_sync(bool sums) { sums_ = sums; }

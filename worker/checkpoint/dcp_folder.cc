@@ -1,0 +1,307 @@
+#include "worker/checkpoint/dcp_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <random>
+#include <system_error>
+
+#include "worker/checkpoint/atomic_file.h"
+#include "worker/checkpoint/checkpoint_file.h"
+#include "worker/checkpoint/fields.h"
+#include "worker/checkpoint/gathered_texts.h"
+
+namespace ddprun::worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMetadataName = ".metadata";
+constexpr std::string_view kShardEnding = ".distcp";
+
+Error in_folder(std::string_view step, const fs::path& folder, std::string_view why) {
+  return {ErrorCode::kSystem, fmt::format("{} checkpoint {}: {}", step, folder.string(), why)};
+}
+
+Error system_error(std::string_view step, const fs::path& folder) {
+  return in_folder(step, folder, std::generic_category().message(errno));
+}
+
+// "run/" and "run" are one folder.
+fs::path plain(const fs::path& folder) {
+  return folder.has_filename() ? folder : folder.parent_path();
+}
+
+fs::path temporary_folder(const fs::path& folder) {
+  fs::path temporary = folder;
+  temporary += ".tmp";
+  return temporary;
+}
+
+// Files of an AtomicFile, too, which its killed writer has left.
+bool is_of_checkpoint(const fs::path& file) {
+  const fs::path whole = file.extension() == ".tmp" ? file.stem() : file.filename();
+  return whole == kMetadataName || whole.extension() == kShardEnding;
+}
+
+// Names what is there beside a checkpoint.
+Result<void> check_replaceable_folder(const fs::path& folder) {
+  std::error_code failure;
+  const auto status = fs::symlink_status(folder, failure);
+  if (!fs::exists(status)) return {};
+  if (!fs::is_directory(status))
+    return in_folder("save", folder, "it is no folder: expected one, or the name of a new one");
+  for (const auto& entry : fs::directory_iterator(folder, failure)) {
+    if (is_of_checkpoint(entry.path())) continue;
+    return in_folder("save", folder,
+                     fmt::format("it has '{}', which is no part of a checkpoint: give another name",
+                                 entry.path().filename().string()));
+  }
+  if (failure) return in_folder("save", folder, failure.message());
+  return {};
+}
+
+Result<void> remove_folder(const fs::path& folder) {
+  if (auto checked = check_replaceable_folder(folder); !checked) return checked;
+  std::error_code failure;
+  fs::remove_all(folder, failure);
+  if (failure) return in_folder("save", folder, failure.message());
+  return {};
+}
+
+Result<void> flush(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 || ::fsync(fd) != 0) {
+    const Error error = system_error("save", folder);
+    if (fd >= 0) ::close(fd);
+    return error;
+  }
+  ::close(fd);
+  return {};
+}
+
+// Gives the folder its name. One that has the name already is exchanged for it in one step.
+Result<void> give_name(const fs::path& temporary, const fs::path& folder) {
+  if (auto flushed = flush(temporary); !flushed) return flushed;
+  const bool is_there = ::access(folder.c_str(), F_OK) == 0;
+  const unsigned flags = is_there ? RENAME_EXCHANGE : RENAME_NOREPLACE;
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), flags) != 0) {
+    if (errno != EINVAL || !is_there) return system_error("save", folder);
+    return in_folder("save", folder,
+                     "its file system cannot exchange two folders: give each save a new name");
+  }
+  if (auto flushed = flush(folder.has_parent_path() ? folder.parent_path() : "."); !flushed)
+    return flushed;
+  return is_there ? remove_folder(temporary) : Result<void>();
+}
+
+// ---- Saving. What ranks tell each other are lists in a pickle.
+
+std::string new_save_id() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
+}
+
+Value::List numbers_value(const std::vector<std::int64_t>& numbers) {
+  Value::List list;
+  for (const std::int64_t number : numbers) list.items.emplace_back(number);
+  return list;
+}
+
+Value::List path_value(const DcpPath& path) {
+  Value::List list;
+  for (const auto& part : path)
+    std::visit([&](const auto& each) { list.items.emplace_back(each); }, part);
+  return list;
+}
+
+Result<std::string> write_items(const fs::path& temporary, const std::vector<DcpItem>& items,
+                                int rank, const std::string& save_id) {
+  const std::string name = fmt::format("__{}_0{}", rank, kShardEnding);
+  Value::List rows;
+  auto file = AtomicFile::create(temporary / name);
+  if (!file) return in_folder("save", temporary, file.error().message());
+  std::int64_t offset = 0;
+  for (const DcpItem& item : items) {
+    const std::int64_t begin = offset;
+    if (!item.pickled.bytes.empty()) {
+      const auto sink = [&](std::span<const std::byte> bytes) {
+        offset += static_cast<std::int64_t>(bytes.size());
+        return file->write(bytes);
+      };
+      auto written = write_pickled(sink, item.pickled, save_id);
+      if (!written) return in_folder("save", temporary, written.error().message());
+    }
+    Value::List row;
+    row.items.emplace_back(item.key);
+    row.items.emplace_back(path_value(item.path));
+    row.items.emplace_back(item.dtype);
+    row.items.emplace_back(numbers_value(item.sizes));
+    row.items.push_back(item.box ? Value(numbers_value(item.box->offsets)) : Value());
+    row.items.push_back(item.box ? Value(numbers_value(item.box->sizes)) : Value());
+    row.items.emplace_back(begin);
+    row.items.emplace_back(offset - begin);
+    rows.items.emplace_back(std::move(row));
+  }
+  if (auto committed = file->commit(); !committed)
+    return in_folder("save", temporary, committed.error().message());
+  auto pickled = write_pickle(Value(std::move(rows)));
+  if (!pickled) return pickled.error();
+  return std::move(pickled->bytes);
+}
+
+std::vector<std::int64_t> numbers_of(const Value& list) {
+  std::vector<std::int64_t> numbers;
+  for (const Value& item : *list.items()) numbers.push_back(*item.as<std::int64_t>());
+  return numbers;
+}
+
+// The row is one of write_items().
+void add_row(const std::vector<Value>& row, int rank, DcpMetadata& metadata) {
+  const auto& key = *row[0].as<std::string>();
+  const auto& dtype = *row[2].as<std::string>();
+  const DcpBytes bytes{fmt::format("__{}_0{}", rank, kShardEnding),
+                       static_cast<std::uint64_t>(*row[6].as<std::int64_t>()),
+                       static_cast<std::uint64_t>(*row[7].as<std::int64_t>())};
+  DcpPath path;
+  for (const Value& part : *row[1].items()) {
+    if (const auto* number = part.as<std::int64_t>()) {
+      path.emplace_back(*number);
+    } else {
+      path.emplace_back(*part.as<std::string>());
+    }
+  }
+  metadata.paths.insert_or_assign(key, std::move(path));
+  if (dtype.empty()) {
+    metadata.values.insert_or_assign(key, bytes);
+    return;
+  }
+  DcpTensor& tensor = metadata.tensors[key];
+  tensor.dtype = dtype;
+  tensor.sizes = numbers_of(row[3]);
+  if (row[4].items() != nullptr)
+    tensor.chunks.push_back({{numbers_of(row[4]), numbers_of(row[5])}, bytes});
+}
+
+Result<void> write_metadata(const fs::path& temporary, const std::vector<std::string>& tables,
+                            const std::string& save_id) {
+  DcpMetadata metadata;
+  metadata.save_id = save_id;
+  for (std::size_t rank = 0; rank < tables.size(); ++rank) {
+    const auto rows = read_pickle(std::as_bytes(std::span(tables[rank])), nullptr);
+    if (!rows) return in_folder("save", temporary, rows.error().message());
+    for (const Value& row : *rows->items()) add_row(*row.items(), static_cast<int>(rank), metadata);
+  }
+  auto file = AtomicFile::create(temporary / kMetadataName);
+  if (!file) return in_folder("save", temporary, file.error().message());
+  const std::string bytes = write_dcp_metadata(metadata);
+  auto written = file->write(std::as_bytes(std::span(bytes)));
+  if (written) written = file->commit();
+  if (!written) return in_folder("save", temporary, written.error().message());
+  return {};
+}
+
+// An empty folder for all ranks, and the number of this save.
+Result<std::string> begin_save(const fs::path& folder, const fs::path& temporary) {
+  if (auto checked = check_dcp_folder(folder); !checked) return checked.error();
+  if (auto removed = remove_folder(temporary); !removed) return removed.error();
+  if (::mkdir(temporary.c_str(), 0755) != 0) return system_error("save", temporary);
+  return new_save_id();
+}
+
+Result<std::string> end_save(const fs::path& folder, const fs::path& temporary,
+                             const std::vector<std::string>& tables, const std::string& save_id) {
+  if (auto written = write_metadata(temporary, tables, save_id); !written) return written.error();
+  if (auto named = give_name(temporary, folder); !named) return named.error();
+  return std::string();
+}
+
+// ---- Loading.
+
+class FilePart : public ByteSource {
+ public:
+  FilePart(std::shared_ptr<const ByteSource> file, const DcpBytes& bytes)
+      : file_(std::move(file)), offset_(bytes.offset), size_(bytes.length) {}
+
+  std::uint64_t size() const override { return size_; }
+  Result<void> read(std::uint64_t offset, std::span<std::byte> into) const override {
+    return file_->read(offset_ + offset, into);
+  }
+
+ private:
+  std::shared_ptr<const ByteSource> file_;
+  std::uint64_t offset_;
+  std::uint64_t size_;
+};
+
+}  // namespace
+
+Result<void> check_dcp_folder(const fs::path& given) {
+  const fs::path folder = plain(given);
+  if (auto checked = check_replaceable_folder(folder); !checked) return checked;
+  const fs::path parent = folder.has_parent_path() ? folder.parent_path() : ".";
+  if (::access((parent / ".").c_str(), W_OK | X_OK) != 0) return system_error("save", folder);
+  return {};
+}
+
+Result<void> save_dcp(const fs::path& given, const std::vector<DcpItem>& items, Collective& ranks) {
+  const fs::path folder = plain(given);
+  const fs::path temporary = temporary_folder(folder);
+  const int rank = ranks.rank();
+  const bool leads = rank == 0;
+  const auto begun = gather_results(leads ? begin_save(folder, temporary) : std::string(), ranks);
+  if (!begun) return begun.error();
+  const std::string& save_id = begun->front();
+  const auto tables = gather_results(write_items(temporary, items, rank, save_id), ranks);
+  if (!tables) return tables.error();
+  const auto ended =
+      gather_results(leads ? end_save(folder, temporary, *tables, save_id) : std::string(), ranks);
+  if (!ended) return ended.error();
+  return {};
+}
+
+Result<DcpFolder> DcpFolder::open(const fs::path& folder) {
+  DcpFolder opened(plain(folder));
+  const fs::path path = opened.path_of(std::string(kMetadataName));
+  const auto fail = [&](const Error& error) {
+    return Error(error.code(),
+                 fmt::format("load checkpoint {}: {}", path.string(), error.message()));
+  };
+  const auto file = open_file(path);
+  if (!file) return fail(file.error());
+  if ((*file)->size() > kMaxPickleBytes)
+    return fail({ErrorCode::kLimit, fmt::format("it has {} bytes, at most {} are read",
+                                                (*file)->size(), kMaxPickleBytes)});
+  std::vector<std::byte> bytes((*file)->size());
+  if (auto read = (*file)->read(0, bytes); !read) return fail(read.error());
+  auto metadata = read_dcp_metadata(bytes);
+  if (!metadata) return fail(metadata.error());
+  opened.metadata_ = std::move(*metadata);
+  return opened;
+}
+
+Result<Value> DcpFolder::read(const DcpBytes& bytes) const {
+  const auto fail = [&](const Error& error) {
+    return Error(error.code(), fmt::format("load checkpoint {}: {}", path_of(bytes.file).string(),
+                                           error.message()));
+  };
+  auto& file = files_[bytes.file];
+  if (file == nullptr) {
+    auto opened = open_file(path_of(bytes.file));
+    if (!opened) return fail(opened.error());
+    file = std::move(*opened);
+  }
+  if (bytes.offset > file->size() || bytes.length > file->size() - bytes.offset)
+    return fail(refused("it is cut short, or of another checkpoint"));
+  auto read = read_checkpoint(std::make_shared<FilePart>(file, bytes));
+  if (!read) return fail(read.error());
+  if (!metadata_.save_id.empty() && !read->save_id.empty() && read->save_id != metadata_.save_id)
+    return fail(refused("it is of another save than the folder's .metadata"));
+  return std::move(read->value);
+}
+
+}  // namespace ddprun::worker
