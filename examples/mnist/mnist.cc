@@ -42,7 +42,7 @@ struct Options {
   int epochs = 5, batch_size = 32;
   double lr = 0.05;
   std::uint64_t seed = 1;
-  bool resume = false;
+  bool resume = false, checkpoint_async = false;
   std::string progress = "auto";
   LoadOptions load;
 };
@@ -60,6 +60,8 @@ examples::Flags flags_of(Options& options) {
   flags.path("--checkpoint", options.checkpoint, "file",
              "save here after each epoch, the best also as model_best; a restarted or resized job "
              "goes on from it (none)");
+  flags.on("--checkpoint-async", options.checkpoint_async,
+           "train on while the checkpoint is written, from a copy of the state");
   flags.on("--resume", options.resume,
            "go on from the checkpoint also when the job is started anew");
   flags.weights_key(options.load.weights_key);
@@ -92,6 +94,7 @@ class Training {
         optimizer_(net_->parameters(), SGD::Options(options.lr).momentum(kMomentum)),
         parallel_(net_.ptr(), ranks_),
         sampler_(train.size(), ranks_.world_size(), ranks_.rank(), {.seed = options.seed}),
+        async_checkpoint_(ranks_),
         epochs_done_(load_or_start_anew()) {}
 
   // To the last epoch. The last lines are `loss=<of the last epoch, all digits>`,
@@ -109,6 +112,7 @@ class Training {
       report(progress_.line(fmt::format("epoch {}/{} loss={:.4f} accuracy={:.4f}", epoch,
                                         options_.epochs, *loss, accuracy)));
     }
+    async_checkpoint_.wait();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     // Data-parallel training keeps the weights equal on all ranks, bit for bit. If they are not,
     // the result is worthless, and nobody must take it for one.
@@ -210,7 +214,11 @@ class Training {
     if (options_.checkpoint.empty()) return;
     CheckpointInfo info{.epoch = epoch, .arch = "mnist", .best_prec1 = best_};
     info.extra.set(kJobKey, Value(job_));
-    save_checkpoint(options_.checkpoint, state(), info, {.is_best = is_best});
+    if (options_.checkpoint_async) {
+      async_checkpoint_.save(options_.checkpoint, state(), info, {.is_best = is_best});
+    } else {
+      save_checkpoint(options_.checkpoint, state(), info, {.is_best = is_best});
+    }
   }
 
   void report(const std::string& bytes) const {
@@ -230,6 +238,7 @@ class Training {
   SGD optimizer_;
   DataParallel parallel_;
   DistributedSampler sampler_;
+  AsyncCheckpoint async_checkpoint_;
   double best_ = 0;  // accuracy
   int epochs_done_;
 };
@@ -243,6 +252,8 @@ int main(int argc, char** argv) {
   const auto load = [&] {
     if (options.resume && options.checkpoint.empty())
       throw examples::UsageError("--resume: needs --checkpoint FILE");
+    if (options.checkpoint_async && options.checkpoint.empty())
+      throw examples::UsageError("--checkpoint-async: needs --checkpoint FILE");
     // A path that cannot be written is an error now, not after the first epoch.
     if (!options.checkpoint.empty())
       examples::value_of("--checkpoint", [&] { check_checkpoint_path(options.checkpoint); });

@@ -48,8 +48,9 @@ class MnistAlone(unittest.TestCase):
         self.assertAlmostEqual(accuracy * 50, round(accuracy * 50), places=6)
 
     def test_resumed_is_as_good_as_undisturbed(self):
+        """And a checkpoint of a run that trains on while it is written is that of its epoch."""
         whole = self.trained("--epochs=3")
-        self.trained("--epochs=2", "--checkpoint", self.checkpoint)
+        self.trained("--epochs=2", "--checkpoint", self.checkpoint, "--checkpoint-async")
         rest = self.trained("--epochs=3", "--checkpoint", self.checkpoint, "--resume")
         self.assertIn("resumed after epoch 2", rest)
         self.assertNotIn("epoch 2/3", rest)
@@ -111,6 +112,7 @@ class MnistAlone(unittest.TestCase):
                 (2, ["--nproc=2"], "mnist: --nproc: unknown argument; --help lists all\n"),
                 (2, ["--data=/nowhere"],
                  "mnist: --data: read /nowhere/train-images-idx3-ubyte.gz: No such file or directory\n"),
+                (2, ["--checkpoint-async"], "mnist: --checkpoint-async: needs --checkpoint FILE\n"),
                 (2, ["--checkpoint=/nowhere/x.pt"],
                  "mnist: --checkpoint: write to folder /nowhere: No such file or directory\n"),
                 (2, ["--checkpoint", folder],
