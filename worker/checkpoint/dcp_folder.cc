@@ -99,7 +99,7 @@ Result<void> give_name(const fs::path& temporary, const fs::path& folder) {
   return is_there ? remove_folder(temporary) : Result<void>();
 }
 
-// ---- Saving. What ranks tell each other are lists in a pickle.
+// ---- Saving. Ranks tell each other lists in a pickle.
 
 std::string new_save_id() {
   std::random_device device;

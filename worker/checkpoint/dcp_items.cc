@@ -158,8 +158,8 @@ struct RowOwner {
   int rank = 0;
 };
 
-// Ranks of ShardedParallel have parts of their own. Elsewhere a row is written by a rank whose
-// optimizer has it, and by the one with the fewest bytes so far.
+// Ranks of ShardedParallel have parts of their own. Elsewhere a rank writes a row that its
+// optimizer has. If several have it, it is the one with the fewest bytes so far.
 Result<std::vector<RowOwner>> owners_of(const Result<std::vector<Row>>& rows, Collective& ranks) {
   Result<std::string> mine = std::string();
   if (rows) {

@@ -1,4 +1,4 @@
-// What this rank writes of a run into a distributed checkpoint. The training thread.
+// The items of a run that this rank writes into a distributed checkpoint. The training thread.
 #pragma once
 
 #include <ddprun/checkpoint.h>

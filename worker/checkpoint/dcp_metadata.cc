@@ -75,7 +75,7 @@ class MetadataReader {
     return static_cast<std::uint64_t>(*number);
   }
 
-  // What a pickle names often takes memory each time here.
+  // A value that a pickle names often takes memory each time here.
   void spend(std::size_t values) {
     spent_ += values;
     if (spent_ > kMaxPickleValues)
@@ -118,7 +118,7 @@ class MetadataReader {
   }
 
   // The bytes of a piece. The caller drops them where there is an error.
-  DcpBytes bytes_of(Place place) {
+  DcpBytes bytes_of(const Place& place) {
     const auto found = places_.find(place);
     if (found != places_.end()) return found->second;
     fail(fmt::format("it does not say where a piece of '{}' is", printable(place.first)));

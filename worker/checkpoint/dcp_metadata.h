@@ -1,7 +1,7 @@
-// The `.metadata` of a folder of torch.distributed.checkpoint (DCP): which tensors and values the
-// checkpoint has, and in which bytes of which file each piece of them lies. PyTorch 2.11,
+// The `.metadata` of a folder of torch.distributed.checkpoint (DCP). It says which tensors and
+// values there are, and in which bytes of which file each piece of them lies. See PyTorch 2.11,
 // torch/distributed/checkpoint/metadata.py and filesystem.py. It is a pickle of PyTorch's classes.
-// Nothing in it is looked up or called: the reader knows the few opcodes and classes that DCP
+// Nothing in it is looked up or called. The reader knows the few opcodes and classes that DCP
 // writes, and names any other. Every length is compared with the bytes that are there. Pure.
 #pragma once
 

@@ -47,8 +47,8 @@ bool is_dense(const std::vector<std::int64_t>& sizes, const std::vector<std::int
 // Returns the whole of such a tensor.
 DenseRange whole_range(std::vector<std::int64_t> sizes, std::vector<std::int64_t> strides);
 
-// Returns the boxes that make up a range, in its order: one for a whole tensor, and one less than
-// twice as many as the tensor has dimensions at most. Empty for an empty range.
+// Returns the boxes that make up a range, in its order. A whole tensor is one. Another range of `d`
+// dimensions is 2d-1 at most, and an empty one none.
 std::vector<BoxInRow> boxes_of(const DenseRange& range);
 
 // Returns the indices that both have. Nothing if there are none.

@@ -25,8 +25,8 @@ class ObjectPickle {
   using Id = std::uint32_t;
   using Pairs = std::vector<std::pair<Id, Id>>;
 
-  // Errors: kProtocol for a class that is not known ("module name"), for an opcode that is not
-  // read, and for damage. kLimit where a bound of pickle.h is passed. One line that names the byte.
+  // Errors: kProtocol for a class that is not known ("module name"), another opcode, and damage.
+  // kLimit where a bound of pickle.h is passed. One line that names the byte.
   using Known = std::function<bool(std::string_view global)>;
   static Result<ObjectPickle> read(std::span<const std::byte> pickle, const Known& known);
 
@@ -44,7 +44,7 @@ class ObjectPickle {
   bool is_a(Id id, std::string_view global) const;
   // The attribute of an object. Nothing if there is none.
   std::optional<Id> attribute(Id id, std::string_view name) const;
-  // What an object was given as its state, or a call as its arguments.
+  // The state that an object was given. Nothing if there is none.
   std::optional<Id> state(Id id) const;
 
  private:

@@ -1,6 +1,6 @@
-// Which elements of which parameters a rank has, for a distributed checkpoint. A row is what an
-// optimizer steps as one tensor: a parameter, or the shard of a unit of ShardedParallel, which has
-// parts of many parameters. The training thread.
+// The elements of parameters that a rank has, for a distributed checkpoint. A row is what an
+// optimizer steps as one tensor. It is a parameter; or a shard of ShardedParallel, which has parts
+// of many parameters. The training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// The values of a run that a checkpoint has, beside weights and the optimizer's state: for a file
-// and for a distributed checkpoint alike. The training thread. Errors are one line.
+// The values of a run that a checkpoint has, beside weights and the optimizer's state. A file and a
+// distributed checkpoint have the same. The training thread. Errors are one line.
 #pragma once
 
 #include <ddprun/checkpoint.h>

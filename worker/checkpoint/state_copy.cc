@@ -4,6 +4,7 @@
 #include <map>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "worker/checkpoint/storage.h"
 
@@ -32,6 +33,19 @@ class CopiedBytes : public StorageBytes {
   std::size_t size_;
 };
 
+// The places of storages that lie in memory and may change.
+using Slot = std::shared_ptr<const StorageBytes>*;
+std::vector<Slot> changing_storages(std::span<PickleOutput* const> outputs) {
+  std::vector<Slot> slots;
+  for (PickleOutput* output : outputs) {
+    for (auto& storage : output->storages) {
+      if (!storage->lasts() && storage->memory().size() == storage->size())
+        slots.push_back(&storage);
+    }
+  }
+  return slots;
+}
+
 }  // namespace
 
 void StateCopy::reserve(std::size_t bytes) {
@@ -44,34 +58,23 @@ void StateCopy::reserve(std::size_t bytes) {
 }
 
 void StateCopy::take(std::span<PickleOutput* const> outputs) {
-  // Several pickles may have one storage, or share its memory.
+  const auto slots = changing_storages(outputs);
+  // Several pickles may have one storage.
   std::map<const StorageBytes*, std::size_t> places;
   std::size_t bytes = 0;
-  const auto moves = [](const StorageBytes& storage) {
-    return !storage.lasts() && storage.memory().size() == storage.size();
-  };
-  for (const PickleOutput* output : outputs) {
-    for (const auto& storage : output->storages) {
-      if (!moves(*storage) || !places.try_emplace(storage.get(), bytes).second) continue;
-      bytes += rounded_up(storage->size(), kCopyAlignBytes);
-    }
+  for (const Slot slot : slots) {
+    if (places.try_emplace(slot->get(), bytes).second)
+      bytes += rounded_up((*slot)->size(), kCopyAlignBytes);
   }
   reserve(bytes);
-  for (const auto& [storage, place] : places)
-    std::ranges::copy(storage->memory(), memory_.get() + place);
-  std::map<const StorageBytes*, std::shared_ptr<const StorageBytes>> copied;
-  for (PickleOutput* output : outputs) {
-    for (auto& storage : output->storages) {
-      const auto place = places.find(storage.get());
-      if (place == places.end()) continue;
-      auto& copy = copied[storage.get()];
-      if (copy == nullptr)
-        copy = std::make_shared<CopiedBytes>(
-            std::shared_ptr<const std::byte>(memory_, memory_.get() + place->second),
-            storage->size());
-      storage = copy;
-    }
+  std::map<const StorageBytes*, std::shared_ptr<const StorageBytes>> copies;
+  for (const auto& [storage, place] : places) {
+    std::byte* const copy = memory_.get() + place;
+    std::ranges::copy(storage->memory(), copy);
+    copies[storage] = std::make_shared<CopiedBytes>(std::shared_ptr<const std::byte>(memory_, copy),
+                                                    storage->size());
   }
+  for (const Slot slot : slots) *slot = copies.at(slot->get());
 }
 
 }  // namespace ddprun::worker

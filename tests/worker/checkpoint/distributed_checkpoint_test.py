@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Distributed checkpoints in both directions: torch.distributed.checkpoint loads our folders, and we
-load its own, each on another number of ranks. Bits are compared.
+"""Distributed checkpoints in both directions. torch.distributed.checkpoint loads our folders, and
+we load its own, each on another number of ranks. Bits are compared.
 
 DDPRUN and DDPRUN_BIN name the program and the folder of the built programs (default build/bin).
 """
@@ -105,7 +105,7 @@ class Distributed(unittest.TestCase):
         return str(self.folder / name)
 
     def ours(self, kind, source, target, steps=0, ranks=1, code=0):
-        """What the program prints: its stdout, or its stderr where it fails."""
+        """Returns the stdout of the program, or its stderr where it fails."""
         launch = [DDPRUN, "--standalone", f"--nproc-per-node={ranks}", "--quiet", "--no-python"] if ranks > 1 else []
         done = subprocess.run([*launch, PROGRAM, "distributed", kind, source, target, str(steps)], capture_output=True, text=True,
                               timeout=DEADLINE_S, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes python_metadata.pkl beside this file: the `.metadata` of a distributed checkpoint that four
-ranks of stock PyTorch save, for tests that have no PyTorch. Run it with .venv/bin/python."""
+"""Writes python_metadata.pkl beside this file, for tests that have no PyTorch. It is the
+`.metadata` of a distributed checkpoint of four ranks of stock PyTorch. Run it with
+.venv/bin/python."""
 
 import multiprocessing
 import os

@@ -131,21 +131,21 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, const Checkp
                                  const LoadOptions& options = {});
 
 // Saves the run as a folder in the layout of torch.distributed.checkpoint (DCP), which loads it on
-// any number of ranks. Each rank writes what it has: its shards, the optimizer state of its own
-// parameters (ZeroOptimizer::own_part()), or an even part of what all have. All ranks must call it,
-// after the same step, with one folder that all see. The folder is replaced as a whole, and must
-// have nothing but a checkpoint. Throws CheckpointError, on all ranks.
+// any number of ranks. Each rank writes its shards, or its own part of a ZeroOptimizer, or an even
+// part of what all have. All ranks must call it, after the same step, with one folder that all see.
+// The folder is replaced as a whole, and must have nothing but a checkpoint. Throws
+// CheckpointError, on all ranks.
 void save_distributed_checkpoint(const std::filesystem::path& folder, const CheckpointRun& run,
                                  const CheckpointInfo& info);
 
-// Loads such a folder, by any number of ranks: one of DCP's own, too, that has the weights below
-// "model" and the optimizer's state below "optim", as get_state_dict() gives them. All ranks must
-// call it, before the first forward(). If one rank cannot load it, all throw CheckpointError. Then
-// the module may be half filled.
+// Loads such a folder, by any number of ranks. It may be one of DCP's own. There the weights are
+// below "model", and the optimizer's state below "optim", as get_state_dict() gives them. All ranks
+// must call it, before the first forward(). If one rank cannot load it, all throw CheckpointError.
+// Then the module may be half filled.
 LoadedCheckpoint load_distributed_checkpoint(const std::filesystem::path& folder,
                                              const CheckpointRun& run);
 
-// Saves runs while they train on: a save copies the state, and a thread writes the copy. There is
+// Saves runs while they train on. A save copies the state, and a thread writes the copy. There is
 // one at a time: the next save waits for the one before. The memory of the copy is kept.
 //
 //   AsyncCheckpoint checkpoint(ranks);
@@ -154,8 +154,8 @@ LoadedCheckpoint load_distributed_checkpoint(const std::filesystem::path& folder
 //   …
 //   checkpoint.wait();  // before the program ends
 //
-// What a save could not do is thrown by the next call of any function here, as its function of the
-// same name throws it. All ranks must call the same functions, from one thread.
+// The next call of any function here throws the error of a save. save() has it on rank 0 alone. All
+// ranks must call the same functions, from one thread.
 class AsyncCheckpoint {
  public:
   // Asks no other rank. `ranks` must outlive it.
@@ -171,7 +171,7 @@ class AsyncCheckpoint {
   void save(const std::filesystem::path& path, const CheckpointRun& run, const CheckpointInfo& info,
             const SaveOptions& options = {});
   // Does what save_distributed_checkpoint() does. Ranks tell each other in a group of their own,
-  // which the first call makes. Where ranks have GPUs it returns when all is written.
+  // which the first call makes. If ranks have GPUs, it returns when all is written.
   void save_distributed(const std::filesystem::path& folder, const CheckpointRun& run,
                         const CheckpointInfo& info);
   // Waits until the file, or the folder, has its name.
@@ -193,8 +193,8 @@ std::uint64_t checksum(const torch::nn::Module& module);
 // train. One rank.
 void check_checkpoint_path(const std::filesystem::path& path);
 
-// Throws CheckpointError if save_distributed_checkpoint() could not replace this folder. It could if
-// the folder does not exist, or has nothing but a distributed checkpoint. One rank.
+// Throws CheckpointError if save_distributed_checkpoint() could not replace this folder. It could
+// if the folder does not exist, or has nothing but a distributed checkpoint. One rank.
 void check_checkpoint_folder(const std::filesystem::path& folder);
 
 // Reads the values that a file has on its run, without the tensors. One rank. Throws

@@ -104,11 +104,11 @@ class ShardedParallel {
     end_step();
   }
 
-  // Calls change(), which may write other values to shards(), when all ranks have done with the
-  // parameters: step() for what is no optimizer. All ranks must call it.
+  // Calls change() when all ranks have done with the parameters. It may write other values to
+  // shards(). All ranks must call it.
   void update(const std::function<void()>& change);
 
-  // Returns what this rank's shards have of each parameter, in the order of units. A parameter with
+  // Returns the part of each parameter in this rank's shards, in the order of units. A parameter with
   // several names is there as often.
   std::vector<ShardedParameter> parameters() const;
 

@@ -31,7 +31,7 @@ class FlatUnit {
   const UnitLayout& layout() const { return layout_; }
   FlatRange shard_of(int rank) const { return layout_.shards()[static_cast<std::size_t>(rank)]; }
   std::vector<Part> parts() const;  // the shards
-  // What a rank's shard has of parameter `i`, but for the shard's number.
+  // Returns the part of parameter `i` in a rank's shard, without the shard's number.
   ShardedParameter parameter_of(int rank, std::size_t i) const;
   at::Device device() const { return parameters_.front().tensor.device(); }
   std::size_t bytes() const { return static_cast<std::size_t>(layout_.length()) * element_bytes_; }

@@ -52,7 +52,7 @@ class ShardedTraining {
   // pass has called has no gradient. Parameters that backward() did not come to count as zero.
   const std::vector<at::Tensor>& shards() const { return units_->shards(); }
 
-  // What this rank's shards have of each parameter, by all of its names.
+  // The part of each parameter in this rank's shards, by all of its names.
   std::vector<ShardedParameter> parameters() const;
 
   // Whether the next backward() sums. If not, whole gradients accumulate on each rank.
