@@ -3,8 +3,8 @@
 //
 //   bench-checkpoint save FILE MIB TIMES | load FILE MIB TIMES | async FILE MIB TIMES
 //
-// Prints the seconds of each time, a line each. An asynchronous save has five. They are the call,
-// all of it, the median step without a save, and the mean and the longest step during it.
+// Prints the seconds of each time, a line each. An asynchronous save has five. Two are the call
+// and the whole save. Three are of steps: the median before it, the mean and the longest beside it.
 #include <ATen/Parallel.h>
 #include <ddprun/checkpoint.h>
 #include <ddprun/collective.h>

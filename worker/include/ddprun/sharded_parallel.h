@@ -108,8 +108,8 @@ class ShardedParallel {
   // shards(). All ranks must call it.
   void update(const std::function<void()>& change);
 
-  // Returns the part of each parameter in this rank's shards, in the order of units. A parameter with
-  // several names is there as often.
+  // Returns the part of each parameter in this rank's shards, in the order of units. A parameter
+  // with several names is there as often.
   std::vector<ShardedParameter> parameters() const;
 
   // Says whether backward() sums the gradients, as it does at first. If not, they accumulate on
