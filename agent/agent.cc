@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "agent/core/exit_code.h"
 #include "agent/core/lifecycle.h"
 #include "agent/guardian/shared_lease.h"
+#include "agent/monitors/attempt_progress.h"
 #include "agent/monitors/monitors.h"
 #include "agent/monitors/record_watch.h"
 #include "agent/monitors/status_port.h"
@@ -28,6 +30,7 @@
 #include "agent/signals_and_exits.h"
 #include "agent/standstill/standstills.h"
 #include "agent/stragglers/straggler_watch.h"
+#include "agent/worker_group/device_gate.h"
 #include "agent/worker_group/worker_group.h"
 #include "base/alarm.h"
 #include "base/duration.h"
@@ -105,6 +108,8 @@ class Agent {
   Alarm alarm_;
   Monitors monitors_;
   RecordWatch records_;
+  AttemptProgress progress_;
+  DeviceGate devices_;
   SharedLease lease_;
   Standstills standstills_;
   ReplicaWatch replicas_;
@@ -126,6 +131,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                   .worker_count = config_.worker_count,
                   .max_restarts = config_.restarts.max_restarts,
                   .detailed_exit_codes = config_.detailed_exit_codes,
+                  .exits = config_.exits,
                   .hostname = hostname_}),
       consoles_(loop, STDOUT_FILENO, STDERR_FILENO, config_.called),
       workers_(loop, config_, consoles_, {hostname_, start.ignored_signals},
@@ -140,6 +146,10 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
       records_(loop, config_.teardown_timeout,
                {[this](int local_rank) { return workers_.steps(local_rank); },
                 [this](int local_rank) { teardown_is_overdue(local_rank); }}),
+      progress_(config_.restarts.progress_file, config_.restarts.counts_from_the_first),
+      devices_(loop, config_.job_cookie, config_.device_timeout,
+               {[](const std::string& line) { log::warning(line); },
+                [this](const std::string& why) { give_up(why); }}),
       lease_(loop, start.shared == nullptr ? nullptr : &start.shared->lease,
              [this] { children_died(); }),
       standstills_(
@@ -253,6 +263,8 @@ void Agent::children_died() {
   std::vector<WorkerExit> exits = workers_.children().reap();
   for (WorkerExit& exit : exits) {
     if (lease_.has_ended_workers() && exit.exit_code == -SIGKILL) exit.ended_for = kEndedByGuardian;
+    exit.wants_restart =
+        std::ranges::find(config_.exits.restarts, exit.exit_code) != config_.exits.restarts.end();
     // The kernel may reuse this pid from now on: the watchdog must not kill its next owner.
     monitors_.forget(exit.pid);
     reporter_.worker_ended(exit);
@@ -401,7 +413,8 @@ void Agent::perform(const StartWorkers& /*action*/) {
     });
   lease_.attempt_begins();
   is_starting_ = true;
-  workers_.prepare_attempt([this] { start_workers(); });
+  devices_.wait(workers_.children().standbys(),
+                [this] { workers_.prepare_attempt([this] { start_workers(); }); });
 }
 
 void Agent::start_workers() {
@@ -451,6 +464,7 @@ void Agent::start_worker(int local_rank) {
 // in their imports.
 bool Agent::forget_start(int signo) {
   if (!std::exchange(is_starting_, false)) return false;
+  devices_.forget();
   workers_.forget_attempt();
   asio::post(loop_, [this, signo] {
     std::vector<WorkerExit> exits;
@@ -464,6 +478,7 @@ bool Agent::forget_start(int signo) {
 
 void Agent::perform(const SignalWorkers& action) {
   if (forget_start(action.signo)) return;
+  devices_.note_devices();
   workers_.children().ask_to_end(action.signo);
   reporter_.workers_asked_to_end();
 }
@@ -483,6 +498,9 @@ void Agent::perform(const ReportFailure& action) {
   rendezvous::Failure failure = action.failure;
   failure.noticed_after =
       std::chrono::duration_cast<std::chrono::microseconds>(now() - first_sign_);
+  workers_.catch_up();
+  failure.words = reporter_.last_words();
+  progress_.tell(failure, workers_.progress());
   services_->session().report_failure(lifecycle_.round().number, failure);
 }
 

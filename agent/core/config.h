@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/core/exit_plan.h"
 #include "base/result.h"
 #include "rendezvous/core/keep_alive.h"
 #include "rendezvous/core/rendezvous.h"
@@ -79,6 +80,13 @@ struct RestartPlan {
   // no wait, until rendezvous::kFreeRestarts attempts in a row were short.
   std::chrono::milliseconds backoff{0};
   std::chrono::milliseconds backoff_max{0};
+  // The job ends after so many attempts in a row without progress (rendezvous/core/progress.h). 0:
+  // never for that.
+  int most_without_progress = 3;
+  // The user gave that number. Then attempts count from the first one on, and otherwise from the
+  // first step of the job on.
+  bool counts_from_the_first = false;
+  std::string progress_file{};  // the program writes its step there; empty: none
 };
 
 inline constexpr const char* kHealthPortVariable = "TORCHELASTIC_HEALTH_CHECK_PORT";
@@ -210,10 +218,14 @@ struct AgentConfig {
   std::vector<std::string> virtual_devices;
   std::vector<std::string> device_variables{"CUDA_VISIBLE_DEVICES"};
   bool detailed_exit_codes = false;  // docs/torchrun.md, "Exit codes"; false: torchrun's codes
-  bool quiet = false;                // ddprun prints no line of its own but errors
-  bool console_events = false;       // --event-log-handler=console: JSON lines on stderr
-  std::string error_report;          // --error-report: path of the JSON report; empty: none
-  std::string error_file;            // TORCHELASTIC_ERROR_FILE of the launcher; empty: none
+  ExitPlan exits{};
+  // How long a new attempt waits for devices that others hold (agent/processes/device_holders.h).
+  // 0: it does not look.
+  std::chrono::milliseconds device_timeout{30'000};
+  bool quiet = false;           // ddprun prints no line of its own but errors
+  bool console_events = false;  // --event-log-handler=console: JSON lines on stderr
+  std::string error_report;     // --error-report: path of the JSON report; empty: none
+  std::string error_file;       // TORCHELASTIC_ERROR_FILE of the launcher; empty: none
   WatchPlan watch;
   std::optional<HttpPlan> http;  // --http; unset: nothing listens
   // Answers the program of one worker. The agent calls it at every attempt.

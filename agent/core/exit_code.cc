@@ -9,11 +9,12 @@ int detailed_code(const Ending& ending, const ExitFacts& facts) {
   if (ending.signal != 0 || ending.stopped) return kExitPreempted;
   if (ending.session_error) return kExitRendezvousFailed;
   if (ending.launcher_failed) return kExitLauncherFailed;
+  if (ending.no_progress) return kExitNoProgress;
   if (!ending.cause) return 1;
   // Another node left. If it was told to end, no node has failed, and all of them may begin anew.
   if (ending.cause->rank < 0) return ending.cause->exit_code < 0 ? kExitPreempted : 1;
   // A worker's failure ends a job only when no restart is left.
-  if (facts.max_restarts > 0) return kExitBudgetSpent;
+  if (facts.max_restarts > 0 && !ending.cause->ends_job) return kExitBudgetSpent;
   const int code = ending.cause->exit_code;
   if (code < 0) return kExitSignalBase - code;
   return code != 0 ? code : 1;  // never 0 for a job that failed

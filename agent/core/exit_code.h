@@ -8,7 +8,8 @@
 namespace ddprun::agent {
 
 // Detailed codes only. Shells and wrappers use 125 and above for themselves. Programs commonly use
-// small numbers. So these lie between.
+// small numbers. So these lie between. 93 is that of nvidia-resiliency-ext.
+inline constexpr int kExitNoProgress = 93;         // attempts in a row got nowhere
 inline constexpr int kExitBudgetSpent = 120;       // failed again after the last allowed restart
 inline constexpr int kExitRendezvousFailed = 121;  // timed out, refused, or its host was lost
 // This launcher was told to stop, or the whole job was, or a node that the job cannot do without.

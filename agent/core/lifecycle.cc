@@ -127,6 +127,7 @@ Actions Lifecycle::job_ended(const rendezvous::JobEnded& message, Time now) {
   ending_.succeeded = message.succeeded;
   if (!message.succeeded) ending_.cause = message.cause;
   ending_.stopped = message.is_stopped;
+  ending_.no_progress = message.no_progress;
   return drain(AfterDrain::kEnd, SIGTERM, now);
 }
 
@@ -210,7 +211,7 @@ Actions Lifecycle::worker_is_ending(const WorkerExit& exit, Time now) {
 }
 
 Actions Lifecycle::worker_failed(const WorkerExit& exit, Time now) {
-  if (is_pointless_) {
+  if (is_pointless_ && !exit.wants_restart) {
     ending_.cause = describe(exit);
     Actions actions = {LeaveJob{*ending_.cause}};
     append(actions, drain(AfterDrain::kEnd, SIGTERM, now));
@@ -219,6 +220,11 @@ Actions Lifecycle::worker_failed(const WorkerExit& exit, Time now) {
   Actions actions = {ReportFailure{describe(exit)}};
   append(actions, drain(AfterDrain::kUndecided, SIGTERM, now));
   return actions;
+}
+
+bool Lifecycle::ends_job(const WorkerExit& exit) const {
+  return std::ranges::find(settings_.exits.ends_job, exit.exit_code) !=
+         settings_.exits.ends_job.end();
 }
 
 // Called for workers that end after the request to end. An exit code may be the answer to the
@@ -344,6 +350,8 @@ Actions Lifecycle::drained() {
 }
 
 Finish Lifecycle::finish() const {
+  if (const auto code = mapped_code(settings_.exits.map, ending_, settings_.max_restarts))
+    return {*code};
   return {exit_code_of(ending_, {.detailed = settings_.detailed_exit_codes,
                                  .workers_started = workers_started_,
                                  .max_restarts = settings_.max_restarts})};
@@ -369,7 +377,9 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
           .exit_code = exit.exit_code,
           .message = fmt::format("rank {} (local rank {}{}) on {} {}", rank, exit.local_rank,
                                  exit.pid > 0 ? fmt::format(", pid {}", exit.pid) : "",
-                                 settings_.hostname, how)};
+                                 settings_.hostname, how),
+          .is_hang = exit.ended_for.starts_with(kEndedForHang),
+          .ends_job = ends_job(exit)};
 }
 
 std::vector<int> Lifecycle::own_ranks(bool that_run) const {

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "agent/core/clock.h"
+#include "agent/core/exit_plan.h"
 #include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
@@ -40,16 +41,20 @@ namespace ddprun::agent {
 // How a worker ended.
 struct WorkerExit {
   int local_rank = 0;
-  int pid = 0;                // 0: there never was a process
-  int exit_code = 0;          // exit status; minus the signal number if killed (-9 = SIGKILL)
-  int exec_errno = 0;         // not 0: execve() failed with this errno; the program never ran
-  std::string start_error{};  // not empty: it never was a process, for this reason
-  std::string ended_for{};    // not empty: ddprun killed it, and this is what it failed of
-  bool dumped_core = false;   // the kernel says so: it wrote the memory somewhere
+  int pid = 0;                 // 0: there never was a process
+  int exit_code = 0;           // exit status; minus the signal number if killed (-9 = SIGKILL)
+  int exec_errno = 0;          // not 0: execve() failed with this errno; the program never ran
+  std::string start_error{};   // not empty: it never was a process, for this reason
+  std::string ended_for{};     // not empty: ddprun killed it, and this is what it failed of
+  bool dumped_core = false;    // the kernel says so: it wrote the memory somewhere
+  bool wants_restart = false;  // by its exit code (--exit-restarts), 0 as well
 
-  bool failed() const { return exit_code != 0; }
+  bool failed() const { return exit_code != 0 || wants_restart; }
   bool operator==(const WorkerExit&) const = default;
 };
+
+// WorkerExit::ended_for of a worker that stood still begins so.
+inline constexpr std::string_view kEndedForHang = "stood still: ";
 
 // ---- actions: what the caller must do ----
 
@@ -109,6 +114,8 @@ struct Ending {
   bool launcher_failed = false;              // give_up(): something outside the workers
   std::optional<Error> session_error;        // the session with the rendezvous failed
   std::optional<rendezvous::Failure> cause;  // a worker or a node failed
+  // Restarts were left, and attempts made no progress.
+  std::optional<rendezvous::NoProgress> no_progress{};
 };
 
 // How long we wait for a worker after SIGKILL. Only a worker in uninterruptible sleep needs longer.
@@ -126,6 +133,7 @@ class Lifecycle {
     int worker_count = 1;
     int max_restarts = 0;
     bool detailed_exit_codes = false;
+    ExitPlan exits{};
     std::string hostname;
   };
 
@@ -196,6 +204,7 @@ class Lifecycle {
   Actions rejoin(Time now);
   Actions drain(AfterDrain after_drain, int signo, Time now);
   Actions worker_failed(const WorkerExit& exit, Time now);
+  bool ends_job(const WorkerExit& exit) const;
   bool stopped_by_us(const WorkerExit& exit) const;
   Actions drained();
   void drain_sooner(std::chrono::milliseconds deadline, Time now);

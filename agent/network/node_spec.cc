@@ -22,6 +22,7 @@ rendezvous::NodeSpec node_spec(const AgentConfig& config, const std::string& hos
           .restart_window = restarts.window,
           .backoff = restarts.backoff,
           .backoff_max = restarts.backoff_max,
+          .most_without_progress = restarts.most_without_progress,
           .min_nodes = plan.min_nodes,
           .max_nodes = plan.max_nodes,
           .settings = plan.settings};

@@ -85,6 +85,7 @@ std::string error_report_json(const ReportFacts& facts, const Ending& ending, in
                {"node_rank", facts.node_rank},
                {"attempt", facts.restarts + 1},
                {"max_restarts", facts.max_restarts}};
+  if (ending.no_progress) json["no_progress"] = ending.no_progress->sentence;
   if (ending.signal != 0) json["signal"] = signal_name(ending.signal);
   if (ending.session_error) json["message"] = ending.session_error->message();
   const auto cause = root_cause(facts);

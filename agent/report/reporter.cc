@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "agent/report/advice.h"
+#include "agent/report/no_progress.h"
 #include "agent/report/report.h"
 #include "base/environment.h"
 #include "base/file_handle.h"
@@ -217,6 +218,12 @@ Death Reporter::death() const {
   return death;
 }
 
+std::string Reporter::last_words() const {
+  if (!first_death_) return {};
+  return agent::last_words(
+      sources_.files.stderr_tail(attempt_of(sources_.lifecycle.round()), first_death_->local_rank));
+}
+
 bool Reporter::is_pointless() {
   gave_up_ = first_death_ && deaths_.is_pointless(death());
   return gave_up_;
@@ -261,6 +268,7 @@ void Reporter::job_ended(int exit_code) {
                     !ending.drained &&
                     (!ending.cause || sources_.lifecycle.is_own_rank(ending.cause->rank));
   if (!told) say(fmt::format("{}: {}\n", sources_.config.called, ending_text(ending)));
+  if (ending.no_progress) return say(no_progress_text(*ending.no_progress, sources_.config.called));
   if (ending.signal == 0) tell_what_helps(facts);
 }
 

@@ -71,6 +71,9 @@ class Reporter {
   // been read.
   bool may_be_pointless() const { return deaths_.may_be_pointless(); }
   bool is_pointless();
+  // Returns the last words of this attempt's first failed worker. Empty if none failed, or it said
+  // none.
+  std::string last_words() const;
   // The workers were asked to end; all workers of this node ended with 0, and other nodes run on.
   // Both are waits, until the next joining() or job_ended().
   void workers_asked_to_end();

@@ -112,7 +112,7 @@ void Standstills::end_worker(const rendezvous::Verdict& verdict) {
   const pid_t pid = children_.pid_of(local_rank);
   if (pid == 0 || workers_.pages()->page(local_rank).steps != seen.steps) return;
   if (cpu_of(pid) > seen.process.cpu + kStillCpu) return;
-  hung_worker_.end(local_rank, "stood still: " + verdict.sentence);
+  hung_worker_.end(local_rank, std::string(kEndedForHang) + verdict.sentence);
 }
 
 // ---- a look ----

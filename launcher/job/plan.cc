@@ -159,6 +159,8 @@ Plan make_plan(const Options& options, const Command& command, Inheritance inher
   agent.virtual_devices = options.virtual_devices;
   agent.device_variables = options.device_variables;
   agent.detailed_exit_codes = options.detailed_exit_codes;
+  agent.exits = options.exits;
+  agent.device_timeout = options.device_timeout;
   agent.standby = options.standby;
   agent.share_imports = options.share_imports;
   agent.python_hook = options.python_hook;

@@ -80,6 +80,8 @@ struct Options {
   std::string error_report{};   // file for the report as JSON; empty: none
   std::string error_file{};     // TORCHELASTIC_ERROR_FILE; empty: none
   bool detailed_exit_codes = false;
+  agent::ExitPlan exits{};
+  std::chrono::milliseconds device_timeout{30'000};  // 0: no look at devices
   agent::OnHang on_hang = agent::OnHang::kReport;
   int check_replicas = 0;  // every so many optimizer steps; 0: never
   agent::StandbyMode standby = agent::StandbyMode::kAuto;

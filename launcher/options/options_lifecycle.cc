@@ -1,6 +1,8 @@
 // How a job ends and begins anew: restarts, signals, grace, exit codes.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "launcher/options/parse_context.h"
 #include "launcher/options/signal_values.h"
 
@@ -23,8 +25,13 @@ void read_restarts(ParseContext& context) {
     backoff = context.value_of(FlagId::kRestartBackoff, parse_backoff);
   plan.backoff = backoff.base;
   plan.backoff_max = backoff.max;
+  plan.most_without_progress = context.integer(FlagId::kMaxRestartsWithoutProgress,
+                                               {.expected = "a whole number of attempts; 0: off"});
+  plan.counts_from_the_first = context.given.has(FlagId::kMaxRestartsWithoutProgress);
+  plan.progress_file = context.given.text(FlagId::kProgress);
   if (plan.max_restarts > 0) return;
-  for (const FlagId id : {FlagId::kRestartWindow, FlagId::kRestartBackoff})
+  for (const FlagId id : {FlagId::kRestartWindow, FlagId::kRestartBackoff,
+                          FlagId::kMaxRestartsWithoutProgress, FlagId::kProgress})
     context.warn_without_effect(id, "without --max-restarts");
 }
 
@@ -64,6 +71,53 @@ void read_deadlines(ParseContext& context) {
   options.shutdown_timeout = found.grace ? *found.grace : shutdown_timeout(context);
 }
 
+Result<std::vector<int>> parse_exit_codes(std::string_view text) {
+  std::vector<int> codes;
+  while (!text.empty()) {
+    const auto comma = std::min(text.find(','), text.size());
+    const auto code = parse_int(text.substr(0, comma));
+    if (!code || *code < 0 || *code > 255)
+      return Error(ErrorCode::kInvalidArgument, "expected exit codes from 0 to 255, such as 3,4");
+    codes.push_back(*code);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return codes;
+}
+
+std::optional<std::string> read_map_file(const ParseContext& context, const std::string& path) {
+  const auto& read = context.host.scheduler_inputs.read_file;
+  return read ? read(path) : std::nullopt;
+}
+
+// A path has a slash or no colon, and an entry the other way round.
+void read_exit_map(ParseContext& context) {
+  const std::string& given = context.given.text(FlagId::kExitMap);
+  const bool is_path = given.find('/') != std::string::npos || given.find(':') == std::string::npos;
+  std::string text = given;
+  if (is_path && !given.empty()) {
+    const auto file = read_map_file(context, given);
+    if (!file)
+      return context.fail(FlagId::kExitMap, 1, "expected KEY:CODE,…, or a file that can be read");
+    text = *file;
+  }
+  auto map = agent::parse_exit_map(text);
+  if (!map) return context.fail(FlagId::kExitMap, 1, map.error().message());
+  context.options.exits.map = *std::move(map);
+}
+
+void read_exits(ParseContext& context) {
+  context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
+  read_exit_map(context);
+  agent::ExitPlan& exits = context.options.exits;
+  exits.ends_job = context.value_of(FlagId::kExitEndsJob, parse_exit_codes);
+  exits.restarts = context.value_of(FlagId::kExitRestarts, parse_exit_codes);
+  for (const int code : exits.restarts)
+    if (std::ranges::find(exits.ends_job, code) != exits.ends_job.end())
+      context.fail(FlagId::kExitRestarts, 1,
+                   fmt::format("expected codes that --exit-ends-job does not have, as {}", code));
+  context.options.device_timeout = context.value_of(FlagId::kDeviceTimeout, parse_seconds);
+}
+
 void read_standbys(ParseContext& context) {
   const std::string mode = context.choice(FlagId::kStandby, 2);
   context.options.standby = mode == "0"   ? agent::StandbyMode::kOff
@@ -100,7 +154,7 @@ void read_lifecycle(ParseContext& context) {
   read_restarts(context);
   read_signals(context);
   read_deadlines(context);
-  context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
+  read_exits(context);
   read_standbys(context);
   read_hangs(context);
   context.options.teardown_timeout = context.value_of(FlagId::kTeardownTimeout, parse_seconds);

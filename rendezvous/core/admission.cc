@@ -88,7 +88,8 @@ RestartRules common_rules(const std::vector<const Entrant*>& entrants,
   return {.max_restarts = least.max_restarts,
           .window = first.restart_window,
           .backoff = first.backoff,
-          .backoff_max = first.backoff_max};
+          .backoff_max = first.backoff_max,
+          .most_without_progress = first.most_without_progress};
 }
 
 }  // namespace ddprun::rendezvous

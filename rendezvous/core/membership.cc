@@ -17,6 +17,7 @@ constexpr std::chrono::seconds kNoteRefusalEvery{10};
 std::string end_text_of(const JobEnded& end) {
   if (end.succeeded) return "it succeeded";
   if (end.is_stopped) return end.cause.message;
+  if (end.no_progress) return "it made no progress: " + end.no_progress->sentence;
   return fmt::format("it failed on {}: {}", end.cause.hostname, end.cause.message);
 }
 
@@ -322,8 +323,13 @@ void Membership::publish(Time now, Outcome& outcome) {
 }
 
 void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
-  const bool may_restart = !recovery_.only_resumes() && budget_.take(now);
-  if (!may_restart) return end_job({.succeeded = false, .cause = cause}, outcome);
+  progress_.attempt_failed(round_number_, round_.node_count, cause);
+  auto no_progress = progress_.stuck(budget_.rules().most_without_progress);
+  const bool is_over = cause.ends_job || no_progress;
+  const bool may_restart = !recovery_.only_resumes() && !is_over && budget_.take(now);
+  if (!may_restart)
+    return end_job({.succeeded = false, .cause = cause, .no_progress = std::move(no_progress)},
+                   outcome);
   stop_round({.round = round_number_, .cause = cause}, outcome);
 }
 

@@ -24,6 +24,7 @@
 
 #include "rendezvous/core/admission.h"
 #include "rendezvous/core/members.h"
+#include "rendezvous/core/progress.h"
 #include "rendezvous/core/recovery.h"
 #include "rendezvous/core/rendezvous.h"
 #include "rendezvous/core/restart_budget.h"
@@ -191,6 +192,7 @@ class Membership {
   // is newer.
   std::int64_t known_number_ = 0;
   RestartBudget budget_;
+  ProgressWatch progress_;
   Recovery recovery_;
   std::optional<Failure> leader_lost_;  // one loss too many, for the first node that comes back
   Round round_;                         // the last that this leader published

@@ -12,7 +12,8 @@ JobRecord remembered(const ResumeRequest& node) {
           .rules = {.max_restarts = spec.max_restarts,
                     .window = spec.restart_window,
                     .backoff = spec.backoff,
-                    .backoff_max = spec.backoff_max},
+                    .backoff_max = spec.backoff_max,
+                    .most_without_progress = spec.most_without_progress},
           .others = node.node_count,
           .is_remembered = true};
 }

@@ -68,6 +68,7 @@ struct NodeSpec {
   std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds backoff{0};
   std::chrono::milliseconds backoff_max{0};
+  int most_without_progress = 0;  // attempts in a row (progress.h); 0: as many as there are
   // --nnodes of this node: the host refuses a node that was given another one. 0: not told.
   int min_nodes = 0;
   int max_nodes = 0;
@@ -127,6 +128,15 @@ struct Failure {
   std::string message;  // one line for people
   // From the first sign of it until its node, or the host, acted on it. Nothing if nobody knows.
   std::optional<std::chrono::microseconds> noticed_after{};
+  // The end of the worker's stderr: the line that names Python's exception, else the last one.
+  std::string words{};
+  // The last step that the attempt ended, as the node knows it. Nothing: it knows no steps.
+  std::optional<std::int64_t> step{};
+  // The step is one of the whole run. Else it is counted from the worker's first line on, and the
+  // program may have begun at a checkpoint.
+  bool is_step_of_run = false;
+  bool is_hang = false;   // the worker was ended because it stood still (--on-hang)
+  bool ends_job = false;  // no restart follows, whatever is left (--exit-ends-job)
 
   bool operator==(const Failure&) const = default;
 };
@@ -167,12 +177,30 @@ struct RoundBroken {
   // As in SessionLost. Only where the node looks for its host or the next leader; no host sends it.
   bool is_fenced = false;
 };
+// An attempt that a failure ended.
+struct FailedAttempt {
+  std::int64_t round = 0;
+  Failure cause;
+
+  bool operator==(const FailedAttempt&) const = default;
+};
+// Attempts in a row that got no further than the one before them (progress.h).
+struct NoProgress {
+  int attempts = 0;
+  std::string sentence{};             // one clause for people: what they have in common
+  std::vector<FailedAttempt> last{};  // kMostShownAttempts at most, oldest first
+
+  bool operator==(const NoProgress&) const = default;
+};
+inline constexpr std::size_t kMostShownAttempts = 8;
+
 // The job is over for every node. If it succeeded, all nodes of the round reported success.
 // Otherwise stop this node's workers; `cause` says why.
 struct JobEnded {
   bool succeeded = false;
-  Failure cause;            // when not succeeded
-  bool is_stopped = false;  // an operator ended the job; no worker is to blame
+  Failure cause;                            // when not succeeded
+  bool is_stopped = false;                  // an operator ended the job; no worker is to blame
+  std::optional<NoProgress> no_progress{};  // restarts are left, and nothing comes of them
 };
 // An operator takes this node out of the job: stop its workers and leave. The others go on without
 // it. The node leaves as it does by itself (leave(), gone()), and that it left is no failure.

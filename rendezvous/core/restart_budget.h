@@ -33,6 +33,7 @@ struct RestartRules {
   std::chrono::milliseconds window{0};       // 0: the whole job
   std::chrono::milliseconds backoff{0};      // 0: none
   std::chrono::milliseconds backoff_max{0};  // 0 with a backoff: it does not grow
+  int most_without_progress = 0;             // progress.h; 0: no limit
 
   bool operator==(const RestartRules&) const = default;
 };

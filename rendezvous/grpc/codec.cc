@@ -30,6 +30,30 @@ v4::Failure encode_failure(const Failure& failure) {
   message.set_exit_code(failure.exit_code);
   message.set_message(cut(failure.message, kMaxTextBytes));
   if (failure.noticed_after) message.set_noticed_after_us(failure.noticed_after->count());
+  message.set_words(cut(failure.words, kMaxNameBytes));
+  if (failure.step) message.set_step(*failure.step);
+  message.set_is_step_of_run(failure.is_step_of_run);
+  message.set_is_hang(failure.is_hang);
+  message.set_ends_job(failure.ends_job);
+  return message;
+}
+
+v4::Ended encode_end(const JobEnded& ended) {
+  v4::Ended message;
+  message.set_succeeded(ended.succeeded);
+  *message.mutable_cause() = encode_failure(ended.cause);
+  message.set_is_stopped(ended.is_stopped);
+  if (!ended.no_progress) return message;
+  v4::NoProgress& why = *message.mutable_no_progress();
+  why.set_attempts(ended.no_progress->attempts);
+  why.set_sentence(cut(ended.no_progress->sentence, kMaxTextBytes));
+  for (const FailedAttempt& attempt : ended.no_progress->last) {
+    v4::FailedAttempt& one = *why.add_last();
+    one.set_round(attempt.round);
+    *one.mutable_cause() = encode_failure(attempt.cause);
+    // All of them must fit one message.
+    one.mutable_cause()->set_message(cut(attempt.cause.message, kMaxNameBytes));
+  }
   return message;
 }
 
@@ -54,6 +78,7 @@ v4::Join encode_spec(const NodeSpec& spec) {
   message.set_answers_looks(spec.answers_looks);
   message.set_compares_replicas(spec.compares_replicas);
   message.set_hears_stragglers(spec.hears_stragglers);
+  message.set_most_without_progress(spec.most_without_progress);
   v4::RoundSettings& settings = *message.mutable_settings();
   settings.set_join_timeout_ms(spec.settings.join_timeout.count());
   settings.set_last_call_ms(spec.settings.last_call.count());
@@ -106,6 +131,7 @@ Result<std::uint16_t> decode_port(std::uint32_t port) {
 Result<Failure> decode_failure(const v4::Failure& message) {
   if (auto error = too_long("hostname", message.hostname(), kMaxNameBytes)) return *error;
   if (auto error = too_long("message", message.message(), kMaxTextBytes)) return *error;
+  if (auto error = too_long("words", message.words(), kMaxNameBytes)) return *error;
   Failure failure{.hostname = message.hostname(),
                   .rank = message.rank(),
                   .local_rank = message.local_rank(),
@@ -116,7 +142,40 @@ Result<Failure> decode_failure(const v4::Failure& message) {
   if (message.has_noticed_after_us())
     failure.noticed_after =
         std::chrono::microseconds(std::clamp<std::int64_t>(message.noticed_after_us(), 0, kMost));
+  failure.words = message.words();
+  if (message.has_step()) failure.step = std::max<std::int64_t>(message.step(), 0);
+  failure.is_step_of_run = message.is_step_of_run();
+  failure.is_hang = message.is_hang();
+  failure.ends_job = message.ends_job();
   return failure;
+}
+
+Result<NoProgress> decode_no_progress(const v4::NoProgress& message) {
+  if (auto error = too_long("sentence", message.sentence(), kMaxTextBytes)) return *error;
+  if (static_cast<std::size_t>(message.last_size()) > kMostShownAttempts)
+    return Error(ErrorCode::kLimit,
+                 fmt::format("{} attempts, more than {}", message.last_size(), kMostShownAttempts));
+  NoProgress why{.attempts = message.attempts(), .sentence = message.sentence()};
+  for (const v4::FailedAttempt& attempt : message.last()) {
+    auto cause = decode_failure(attempt.cause());
+    if (!cause) return cause.error();
+    why.last.push_back({.round = attempt.round(), .cause = *std::move(cause)});
+  }
+  return why;
+}
+
+Result<DownMessage> decode_end(const v4::Ended& message) {
+  auto cause = decode_failure(message.cause());
+  if (!cause) return cause.error();
+  JobEnded ended{.succeeded = message.succeeded(),
+                 .cause = *std::move(cause),
+                 .is_stopped = message.is_stopped()};
+  if (message.has_no_progress()) {
+    auto why = decode_no_progress(message.no_progress());
+    if (!why) return why.error();
+    ended.no_progress = *std::move(why);
+  }
+  return DownMessage(std::move(ended));
 }
 
 // Two of the times may be 0: a running round is then broken at once.
@@ -160,6 +219,7 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
   spec.answers_looks = message.answers_looks();
   spec.compares_replicas = message.compares_replicas();
   spec.hears_stragglers = message.hears_stragglers();
+  spec.most_without_progress = std::max(message.most_without_progress(), 0);
   if (message.has_settings()) spec.settings = decode_settings(message.settings());
   return spec;
 }
@@ -302,11 +362,7 @@ v4::ToNode encode(const HostMessage& said) {
         message.mutable_broken()->set_is_resize(broken.is_resize);
         *message.mutable_broken()->mutable_cause() = encode_failure(broken.cause);
       },
-      [&](const JobEnded& ended) {
-        message.mutable_ended()->set_succeeded(ended.succeeded);
-        *message.mutable_ended()->mutable_cause() = encode_failure(ended.cause);
-        message.mutable_ended()->set_is_stopped(ended.is_stopped);
-      },
+      [&](const JobEnded& ended) { *message.mutable_ended() = encode_end(ended); },
       [&](const SessionLost& lost) {
         message.mutable_refused()->set_code(static_cast<std::int32_t>(lost.error.code()));
         message.mutable_refused()->set_message(cut(lost.error.message(), kMaxTextBytes));
@@ -406,12 +462,8 @@ Result<DownMessage> decode(const v4::ToNode& message) {
       return DownMessage(
           RoundBroken{message.broken().round(), *std::move(cause), message.broken().is_resize()});
     }
-    case v4::ToNode::kEnded: {
-      auto cause = decode_failure(message.ended().cause());
-      if (!cause) return cause.error();
-      return DownMessage(
-          JobEnded{message.ended().succeeded(), *std::move(cause), message.ended().is_stopped()});
-    }
+    case v4::ToNode::kEnded:
+      return decode_end(message.ended());
     case v4::ToNode::kRefused:
       return DownMessage(
           SessionLost{{decode_code(message.refused().code()), message.refused().message()}});

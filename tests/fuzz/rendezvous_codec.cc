@@ -58,7 +58,8 @@ bool is_bounded(const RankEvidence& evidence) {
 }
 
 bool is_short(const Failure& failure) {
-  return failure.hostname.size() <= kMaxNameBytes && failure.message.size() <= kMaxTextBytes;
+  return failure.hostname.size() <= kMaxNameBytes && failure.message.size() <= kMaxTextBytes &&
+         failure.words.size() <= kMaxNameBytes && failure.step.value_or(0) >= 0;
 }
 
 bool is_bounded_report(const ReplicaReport& report) {
@@ -119,7 +120,10 @@ void check_bounds(const DownMessage& message) {
     DDPRUN_ASSERT(published->seat.node_rank < published->round.node_count);
   }
   if (const auto* broken = std::get_if<RoundBroken>(&said)) DDPRUN_ASSERT(is_short(broken->cause));
-  if (const auto* ended = std::get_if<JobEnded>(&said)) DDPRUN_ASSERT(is_short(ended->cause));
+  if (const auto* ended = std::get_if<JobEnded>(&said)) {
+    DDPRUN_ASSERT(is_short(ended->cause));
+    DDPRUN_ASSERT(!ended->no_progress || ended->no_progress->last.size() <= kMostShownAttempts);
+  }
   if (const auto* told = std::get_if<StandstillVerdict>(&said)) {
     DDPRUN_ASSERT(told->verdict.kind <= VerdictKind::kAllWait);
     DDPRUN_ASSERT(told->verdict.ranks.size() <= kMostVerdictRanks);
@@ -178,7 +182,12 @@ Failure failure(ScriptInput& script) {
           .rank = number(script),
           .local_rank = number(script),
           .exit_code = number(script),
-          .message = long_text(script)};
+          .message = long_text(script),
+          .words = long_text(script),
+          .step = script.flag() ? std::optional<std::int64_t>(script.number()) : std::nullopt,
+          .is_step_of_run = script.flag(),
+          .is_hang = script.flag(),
+          .ends_job = script.flag()};
 }
 
 NodeSpec spec(ScriptInput& script) {
@@ -201,6 +210,7 @@ NodeSpec spec(ScriptInput& script) {
   spec.answers_looks = script.flag();
   spec.compares_replicas = script.flag();
   spec.hears_stragglers = script.flag();
+  spec.most_without_progress = number(script);
   return spec;
 }
 

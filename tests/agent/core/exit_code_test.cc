@@ -20,6 +20,13 @@ TEST(ExitCode, IsTorchrunsUnlessDetailsAreAskedFor) {
   EXPECT_EQ(exit_code_of({.cause = failed},
                          {.detailed = true, .workers_started = true, .max_restarts = 2}),
             kExitBudgetSpent);
+  const rendezvous::Failure last{.rank = 1, .exit_code = 7, .ends_job = true};
+  EXPECT_EQ(
+      exit_code_of({.cause = last}, {.detailed = true, .workers_started = true, .max_restarts = 2}),
+      7);
+  EXPECT_EQ(exit_code_of({.cause = failed, .no_progress = rendezvous::NoProgress{}},
+                         {.detailed = true, .workers_started = true, .max_restarts = 2}),
+            kExitNoProgress);
   EXPECT_EQ(exit_code_of({.signal = SIGTERM}, plain), 1);
   EXPECT_EQ(exit_code_of({.signal = SIGTERM}, {}), 143);
   EXPECT_EQ(exit_code_of({.signal = SIGTERM, .cause = failed}, detailed), kExitPreempted);

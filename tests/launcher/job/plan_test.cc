@@ -37,6 +37,10 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
                "--duplicate-stdout-filters=a",
                "--max-restarts=2",
                "--restart-window=5",
+               "--max-restarts-without-progress=4",
+               "--progress=P",
+               "--exit-map=node:76",
+               "--device-timeout=2",
                "--signals-to-handle=SIGINT",
                "--signal-map=USR1=TERM",
                "--shutdown-timeout=7",
@@ -60,6 +64,10 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
   EXPECT_EQ(agent.output.stdout_filters, Words{"a"});
   EXPECT_EQ(agent.restarts.max_restarts, 2);
   EXPECT_EQ(agent.restarts.window.count(), 5000);
+  EXPECT_EQ(agent.restarts.most_without_progress, 4);
+  EXPECT_EQ(agent.restarts.progress_file, "P");
+  EXPECT_EQ(agent.exits.map.at("node"), 76);
+  EXPECT_EQ(agent.device_timeout, std::chrono::seconds(2));
   EXPECT_EQ(agent.restarts.backoff.count(), 1000);
   EXPECT_EQ(agent.signals.stop, std::vector<int>{SIGINT});
   EXPECT_EQ(agent.signals.map.at(SIGUSR1), SIGTERM);

@@ -44,11 +44,13 @@ TEST(FlagTable, HoldsEveryFlagOfTorchrunOnce) {
                                         "print-completion",
                                         "help"};
   const std::set<std::string> own = {
-      "error-report",    "exit-codes", "signal-map",    "restart-window",
-      "restart-backoff", "fold",       "node-unit",     "standby",
-      "python-hook",     "quiet",      "local-rank",    "use-env",
-      "version",         "http",       "check",         "teardown-timeout",
-      "share-imports",   "on-hang",    "check-replicas"};
+      "error-report",    "exit-codes", "signal-map",     "restart-window",
+      "restart-backoff", "fold",       "node-unit",      "standby",
+      "python-hook",     "quiet",      "local-rank",     "use-env",
+      "version",         "http",       "check",          "teardown-timeout",
+      "share-imports",   "on-hang",    "check-replicas", "max-restarts-without-progress",
+      "progress",        "exit-map",   "exit-ends-job",  "exit-restarts",
+      "device-timeout"};
   std::set<std::string> torchruns;
   std::set<std::string> ours;
   for (const Flag& flag : flag_table()) {

@@ -174,6 +174,40 @@ TEST(OptionsLifecycle, RestartsHaveNoWindowByDefault) {
   EXPECT_EQ(plan.backoff_max, milliseconds(0));
 }
 
+TEST(OptionsLifecycle, EndAJobWithoutProgress) {
+  EXPECT_EQ(good({"E"}).restarts.most_without_progress, 3);
+  EXPECT_FALSE(good({"E"}).restarts.counts_from_the_first);
+  const Words line = {"--max-restarts=9", "--max-restarts-without-progress=5", "--progress=F", "E"};
+  EXPECT_EQ(good(line).restarts.most_without_progress, 5);
+  EXPECT_TRUE(good(line).restarts.counts_from_the_first);
+  EXPECT_EQ(good(line).restarts.progress_file, "F");
+  EXPECT_EQ(bad({"--max-restarts-without-progress=-1", "E"}),
+            "1 ddprun: --max-restarts-without-progress=-1: expected a whole number of attempts; 0: "
+            "off");
+  EXPECT_EQ(good({"--progress=F", "E"}).warnings,
+            (Words{"--progress=F has no effect without --max-restarts"}));
+}
+
+TEST(OptionsLifecycle, MapExitCodes) {
+  EXPECT_TRUE(good({"E"}).exits.map.empty());
+  EXPECT_EQ(good({"E"}).device_timeout, seconds(30));
+  const Words line = {"--exit-map=ValueError:42,node:76", "--exit-ends-job=3,4",
+                      "--exit-restarts=0", "--device-timeout=2.5", "E"};
+  EXPECT_EQ(good(line).exits,
+            (agent::ExitPlan{
+                .map = {{"ValueError", 42}, {"node", 76}}, .ends_job = {3, 4}, .restarts = {0}}));
+  EXPECT_EQ(good(line).device_timeout, milliseconds(2500));
+  EXPECT_EQ(bad({"--exit-map=node", "E"}),
+            "1 ddprun: --exit-map=node: expected KEY:CODE,…, or a file that can be read");
+  EXPECT_EQ(bad({"--exit-map=node:300", "E"}).substr(0, 60),
+            "1 ddprun: --exit-map=node:300: 'node:300': expected KEY:CODE");
+  EXPECT_EQ(bad({"--exit-ends-job=x", "E"}),
+            "1 ddprun: --exit-ends-job=x: expected exit codes from 0 to 255, such as 3,4");
+  EXPECT_EQ(
+      bad({"--exit-ends-job=3", "--exit-restarts=4,3", "E"}),
+      "1 ddprun: --exit-restarts=4,3: expected codes that --exit-ends-job does not have, as 3");
+}
+
 TEST(OptionsLifecycle, AWindowBringsABackoff) {
   const agent::RestartPlan plan = good({"--max-restarts=3", "--restart-window=0.5", "E"}).restarts;
   EXPECT_EQ(plan.window, milliseconds(500));

@@ -67,6 +67,7 @@ NodeSpec make_spec(const std::string& name, const Command& command) {
           .store_address = command.value("store", ""),
           .store_port = static_cast<std::uint16_t>(command.number("port", 5000)),
           .max_restarts = command.number("restarts", 0),
+          .most_without_progress = command.number("without_progress", 0),
           .min_nodes = command.number("min", 0),
           .max_nodes = command.number("max", 0)};
 }
@@ -104,7 +105,11 @@ class Script {
     const Failure failure{.hostname = "host-" + name,
                           .rank = command.number("rank", -1),
                           .exit_code = command.number("exit", 1),
-                          .message = command.value("why", "it")};
+                          .message = command.value("why", "it"),
+                          .step = command.values.contains("step")
+                                      ? std::optional<std::int64_t>(command.number("step", 0))
+                                      : std::nullopt,
+                          .ends_job = command.number("ends_job", 0) == 1};
     const std::int64_t round = std::stoll(command.value("round", "1"));
     if (verb == "join")
       return membership_->joined(session, specs_[session] = make_spec(name, command),
@@ -186,7 +191,9 @@ class Script {
                        print_cause(message.cause));
   }
   static std::string print_message(const JobEnded& message) {
-    return message.succeeded ? "ended well" : "ended by " + print_cause(message.cause);
+    if (message.succeeded) return "ended well";
+    return "ended by " + print_cause(message.cause) +
+           (message.no_progress ? "; " + message.no_progress->sentence : "");
   }
   static std::string print_message(const SessionLost& message) {
     return "lost: " + message.error.message();

@@ -19,6 +19,7 @@ NodeSpec spec() {
           .store_port = 29500,
           .worker_store_port = 40001,
           .max_restarts = 2,
+          .most_without_progress = 3,
           .min_nodes = 2,
           .max_nodes = 4,
           .answers_looks = true,
@@ -37,7 +38,12 @@ Failure failure() {
           .local_rank = 1,
           .exit_code = -9,
           .message = "killed",
-          .noticed_after = std::chrono::microseconds(4321)};
+          .noticed_after = std::chrono::microseconds(4321),
+          .words = "ValueError: bad",
+          .step = 12,
+          .is_step_of_run = true,
+          .is_hang = true,
+          .ends_job = true};
 }
 
 RoundPublished published() {
@@ -125,6 +131,9 @@ TEST(Codec, CarriesEveryMessageOfTheHost) {
   EXPECT_FALSE(ended.succeeded);
   EXPECT_EQ(ended.cause, failure());
   EXPECT_TRUE(received<JobEnded>(JobEnded{true, {}}).succeeded);
+  EXPECT_FALSE(ended.no_progress);
+  const NoProgress why{.attempts = 3, .sentence = "alike", .last = {{4, failure()}, {5, {}}}};
+  EXPECT_EQ(received<JobEnded>(JobEnded{.cause = failure(), .no_progress = why}).no_progress, why);
   const Error error(ErrorCode::kRejected, "no");
   EXPECT_EQ(received<SessionLost>(SessionLost{error}).error, error);
 }
@@ -166,6 +175,20 @@ TEST(Codec, CarriesTextThatIsNoUtf8) {
   Failure odd = failure();
   odd.message = "latin-1 \xE9 and \xFF";
   EXPECT_EQ(std::get<Leave>(*travel(NodeMessage(Leave{odd}))).reason, odd);
+}
+
+TEST(Codec, CarriesAttemptsInOneMessage) {
+  Failure longest = failure();
+  longest.hostname = longest.words = std::string(kMaxNameBytes, 'n');
+  longest.message = std::string(kMaxTextBytes, 'm');
+  NoProgress why{.attempts = 9, .sentence = longest.message, .last = {}};
+  why.last.resize(kMostShownAttempts, {.round = 1, .cause = longest});
+  const v4::ToNode message = encode(HostMessage(JobEnded{.cause = longest, .no_progress = why}));
+  EXPECT_LE(message.ByteSizeLong(), static_cast<std::size_t>(kMaxDownBytes));
+  EXPECT_TRUE(decode(message));
+  why.last.resize(kMostShownAttempts + 1);
+  EXPECT_EQ(decode(encode(HostMessage(JobEnded{.no_progress = why}))).error().code(),
+            ErrorCode::kLimit);
 }
 
 TEST(Codec, CutsLongTextsBetweenCharacters) {

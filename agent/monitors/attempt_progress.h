@@ -1,0 +1,46 @@
+// How far an attempt came, for the rendezvous (rendezvous/core/progress.h). The workers' pages
+// count steps. With --progress the program writes its step into a file itself. Reads that file.
+// Loop's thread; owned by Agent.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/core/incident.h"
+#include "rendezvous/core/rendezvous.h"
+
+namespace ddprun::agent {
+
+// Returns the whole number with which the text begins, spaces left out. Nothing: it begins with
+// none.
+std::optional<std::int64_t> step_in(const std::string& text);
+
+class AttemptProgress {
+ public:
+  // `path`: of --progress; empty: none. What is in the file now was written by an earlier job.
+  // `from_the_first`: attempts of a program that has a page count before it ever made a step.
+  AttemptProgress(std::string path, bool from_the_first);
+
+  // Says in `failure` how far the attempt has come. Call it when the attempt fails, with its
+  // workers' pages.
+  void tell(rendezvous::Failure& failure, const std::vector<WorkerProgress>& workers);
+
+ private:
+  // The file's text, and when it was written.
+  struct Content {
+    std::string text;
+    std::timespec written{};
+  };
+  Content read() const;
+  std::int64_t step_in_file() const;
+
+  const std::string path_;
+  const bool from_the_first_;
+  const Content before_;
+  bool has_counted_ = false;  // a worker of the job has made a step
+};
+
+}  // namespace ddprun::agent

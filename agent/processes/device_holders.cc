@@ -1,0 +1,104 @@
+#include "agent/processes/device_holders.h"
+
+#include <fmt/format.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <utility>
+
+#include "agent/processes/descendants.h"
+#include "agent/processes/folder_names.h"
+#include "agent/processes/job_cookie.h"
+#include "agent/processes/process.h"
+#include "base/numbers.h"
+#include "base/shown_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+constexpr std::size_t kMostCommand = 80;
+constexpr const char* kNvidia = "/dev/nvidia";
+// CUDA opens it. A monitor (nvidia-smi, nvtop, DCGM) does not: it has no memory on the device.
+constexpr const char* kUnifiedMemory = "/dev/nvidia-uvm";
+
+std::string target_of(const std::string& link) {
+  std::array<char, PATH_MAX> path{};
+  const ssize_t size = ::readlink(link.c_str(), path.data(), path.size());
+  return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : std::string();
+}
+
+std::set<std::string> devices_of(pid_t pid) {
+  std::set<std::string> files;
+  const std::string folder = fmt::format("/proc/{}/fd", pid);
+  for (const std::string& name : names_in(folder)) files.insert(target_of(folder + "/" + name));
+  const bool computes = files.contains(kUnifiedMemory);
+  std::erase_if(files, [computes](const std::string& path) {
+    return !is_device_file(path) || (path.starts_with(kNvidia) && !computes);
+  });
+  return files;
+}
+
+uid_t user_of(pid_t pid) {
+  struct stat facts {};
+  return ::stat(fmt::format("/proc/{}", pid).c_str(), &facts) == 0 ? facts.st_uid : 0;
+}
+
+std::string command_of(pid_t pid) {
+  std::string line = read_proc_file(pid, "cmdline");
+  while (!line.empty() && line.back() == '\0') line.pop_back();
+  std::ranges::replace(line, '\0', ' ');
+  if (line.empty()) line = process_name(pid);
+  return shown_text(line.substr(0, kMostCommand));
+}
+
+bool is_number(std::string_view text, std::string_view prefix) {
+  return text.starts_with(prefix) && parse_whole<unsigned>(text.substr(prefix.size())).has_value();
+}
+
+}  // namespace
+
+bool is_device_file(std::string_view path) {
+  return is_number(path, kNvidia) || path == "/dev/kfd" || is_number(path, "/dev/dri/renderD");
+}
+
+bool has_device_files() {
+  for (const std::string folder : {"/dev", "/dev/dri"})
+    for (const std::string& name : names_in(folder))
+      if (is_device_file(folder + "/" + name)) return true;
+  return false;
+}
+
+std::vector<DeviceHolder> device_holders(const std::string& cookie, const std::set<pid_t>& spared) {
+  const auto own_cookie = parse_job_cookie(cookie);
+  const std::vector<pid_t> below = descendants(::getpid(), spared);
+  std::vector<DeviceHolder> holders;
+  for (const std::string& name : names_in("/proc")) {
+    const auto pid = parse_whole<pid_t>(name);
+    if (!pid || *pid == ::getpid() || spared.contains(*pid)) continue;
+    DeviceHolder holder{.pid = *pid, .devices = devices_of(*pid)};
+    if (holder.devices.empty()) continue;
+    const bool has_cookie = own_cookie && cookie_of_process(*pid) == own_cookie;
+    holder.is_ours = has_cookie || std::ranges::find(below, *pid) != below.end();
+    holder.user = user_of(*pid);
+    holder.command = command_of(*pid);
+    holders.push_back(std::move(holder));
+  }
+  std::ranges::sort(holders, {}, &DeviceHolder::pid);
+  return holders;
+}
+
+std::string describe(const DeviceHolder& holder) {
+  std::array<char, 4096> room{};
+  passwd facts{};
+  passwd* found = nullptr;
+  ::getpwuid_r(holder.user, &facts, room.data(), room.size(), &found);
+  return fmt::format("pid {} of user {} ({}) holds {}", holder.pid,
+                     found != nullptr ? found->pw_name : std::to_string(holder.user),
+                     holder.command, fmt::join(holder.devices, ", "));
+}
+
+}  // namespace ddprun::agent

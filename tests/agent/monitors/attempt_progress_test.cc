@@ -1,0 +1,56 @@
+#include "agent/monitors/attempt_progress.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+
+namespace ddprun::agent {
+namespace {
+
+using Step = std::optional<std::int64_t>;
+
+rendezvous::Failure told(AttemptProgress& progress, const std::vector<WorkerProgress>& workers) {
+  rendezvous::Failure failure;
+  progress.tell(failure, workers);
+  return failure;
+}
+WorkerProgress python(std::uint64_t steps) {
+  return {.first_line = Time(std::chrono::seconds(1)), .steps = steps};
+}
+
+TEST(AttemptProgress, OfPagesIsKnownFromTheFirstStepOfTheJobOn) {
+  AttemptProgress progress("", false);
+  EXPECT_EQ(told(progress, {python(0), python(0)}).step, Step());
+  EXPECT_EQ(told(progress, {python(3), python(4)}).step, Step(4));
+  EXPECT_EQ(told(progress, {python(0), python(0)}).step, Step(0));
+  EXPECT_FALSE(told(progress, {python(0)}).is_step_of_run);
+  EXPECT_EQ(told(progress, {}).step, Step(0));
+}
+
+TEST(AttemptProgress, OfPagesIsKnownFromTheFirstAttemptOnIfTheUserWantsIt) {
+  AttemptProgress progress("", true);
+  EXPECT_EQ(told(progress, {python(0)}).step, Step(0));
+  AttemptProgress other("", true);
+  EXPECT_EQ(told(other, {{}, {}}).step, Step()) << "no page is written: nobody counts";
+}
+
+TEST(AttemptProgress, OfAFileIsWhatTheProgramWrote) {
+  const std::string path = testing::TempDir() + "progress_" + std::to_string(::getpid());
+  const auto write = [&path](const std::string& text) { std::ofstream(path) << text; };
+  write("5000\n");
+  AttemptProgress progress(path, false);
+  EXPECT_EQ(told(progress, {python(7)}).step, Step(0)) << "an earlier job wrote it";
+  EXPECT_TRUE(told(progress, {}).is_step_of_run);
+  for (const auto& [text, step] : std::vector<std::pair<std::string, std::int64_t>>{
+           {" 12\n", 12}, {"13 of 20", 13}, {"", 0}, {"-4", 0}, {"many", 0}}) {
+    write(text);
+    EXPECT_EQ(told(progress, {}).step, Step(step)) << text;
+  }
+  std::remove(path.c_str());
+  EXPECT_EQ(told(progress, {}).step, Step(0));
+}
+
+}  // namespace
+}  // namespace ddprun::agent

@@ -1,0 +1,31 @@
+// Files of accelerators and who holds them. A stand-in device needs a /dev of its own: see
+// tests/jobs/devices_test.py.
+#include "agent/processes/device_holders.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace ddprun::agent {
+namespace {
+
+TEST(DeviceFiles, AreThoseOfOneAccelerator) {
+  for (const char* device : {"/dev/nvidia0", "/dev/nvidia15", "/dev/kfd", "/dev/dri/renderD128"})
+    EXPECT_TRUE(is_device_file(device)) << device;
+  for (const char* other : {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia", "/dev/nvidia0x",
+                            "/dev/dri/card0", "/dev/null", "/tmp/dev/nvidia0", ""})
+    EXPECT_FALSE(is_device_file(other)) << other;
+}
+
+TEST(DeviceHolder, IsDescribedWithUserCommandAndDevices) {
+  const DeviceHolder holder{.pid = 7,
+                            .devices = {"/dev/nvidia1", "/dev/nvidia0"},
+                            .user = 0,
+                            .command = "python train.py"};
+  EXPECT_EQ(describe(holder),
+            "pid 7 of user root (python train.py) holds /dev/nvidia0, /dev/nvidia1");
+  EXPECT_EQ(describe({.pid = 7, .devices = {"/dev/kfd"}, .user = 4'000'000'000, .command = "x"}),
+            "pid 7 of user 4000000000 (x) holds /dev/kfd");
+}
+
+}  // namespace
+}  // namespace ddprun::agent

@@ -1,0 +1,158 @@
+"""Attempts that end a job: without progress, by a worker's exit code, by a device that is not free.
+And the exit codes that a user asks for."""
+
+import os
+import signal
+import subprocess
+import sys
+import unittest
+
+from support import REPORTING, SLEEPER, JobTest, main, with_variables
+
+CAN_MOUNT = subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
+# A /dev of the test's own, with a file that stands in for a GPU. A process that is no child of the
+# agent opens it when rank 0 has said the job's name. $1 is the folder in which the ranks report. $2
+# is how long it holds the device. $3 is 1 if it has the job's name, as workers do. $4 is another file
+# that it opens: CUDA has the one of its memory.
+DEVICE = """
+mount -t tmpfs none $0; mkdir $0/shm $0/pts; touch $0/nvidia0 $0/nvidia-uvm
+for name in null zero full random urandom tty; do touch $0/$name; mount --bind /dev/$name $0/$name; done
+mount --bind /dev/shm $0/shm; mount --bind /dev/pts $0/pts; ln -s /proc/self/fd $0/fd
+mount --rbind $0 /dev
+folder=$1 seconds=$2 is_ours=$3 also=$4
+shift 4
+(
+  while [ ! -e $folder/0.0 ]; do sleep 0.02; done
+  test -z "$is_ours" || export DDPRUN_JOB=$(tr -d '"' < $folder/0.0)
+  exec sh -c 'exec 3</dev/nvidia0 4<$2; touch $0/held; exec sleep $1' $folder $seconds $also
+) > /dev/null 2>&1 &
+exec "$@"
+"""
+
+
+class Attempts(JobTest):
+    def run_attempts(self, text, *flags, name="t.py", **options):
+        """(exit code, attempts, stderr) of a Python worker."""
+        script = self.script("import sys\n" + REPORTING + "print('try', flush=True)\n" + text, name)
+        code, out, err = self.run_job(*flags, script, self.folder, env=with_variables(), **options)
+        return code, out.count("try"), err
+
+
+class NoProgress(Attempts):
+    def test_three_attempts_without_a_step_end_the_job(self):
+        code, tries, err = self.run_attempts("if attempt == 0: count_a_step()\nraise ValueError('bad')\n",
+                                             "--max-restarts=9", "--exit-codes=detailed")
+        self.assertEqual((code, tries), (93, 4), err)
+        self.assertIn("no progress in 3 attempts: the last 3 attempts failed before a step, with the same "
+                      "ValueError, rank 0: the data or the program\n", err)
+        rows = [line.split() for line in err.splitlines() if line.endswith("exit code 1: ValueError: bad")]
+        self.assertEqual([(row[0], row[2], row[3]) for row in rows], [(number, "0", "0") for number in "234"])
+
+    def test_a_program_that_never_made_a_step_is_tried_as_often_as_torchrun_does(self):
+        flags = ("--max-restarts=4",)
+        self.assertEqual(self.run_attempts("raise ValueError('bad')\n", *flags)[:2], (1, 5))
+
+    def test_a_limit_that_is_given_counts_from_the_first_attempt(self):
+        flags = "--max-restarts=9", "--max-restarts-without-progress=2"
+        self.assertEqual(self.run_attempts("raise ValueError('bad')\n", *flags)[:2], (1, 2))
+
+    def test_a_limit_of_0_is_none(self):
+        flags = "--max-restarts=4", "--max-restarts-without-progress=0"
+        self.assertEqual(self.run_attempts("if attempt == 0: count_a_step()\nsys.exit(3)\n", *flags)[:2], (1, 5))
+
+    def test_a_job_that_goes_one_step_further_each_time_is_never_stopped(self):
+        file = self.folder / "step"
+        write = f"open({str(file)!r}, 'w').write(str(%s))\nsys.exit(3)\n"
+        flags = "--max-restarts=6", f"--progress={file}", "--max-restarts-without-progress=1"
+        self.assertEqual(self.run_attempts(write % "attempt + 1", *flags)[:2], (1, 7))
+        # Its steps are the same, from the second attempt on.
+        code, tries, err = self.run_attempts(write % "1200 + 4 * (attempt > 0)", *flags, name="same.py")
+        self.assertEqual((code, tries), (1, 3), err)
+        self.assertIn("failed after step 1204, with exit code 3", err)
+
+
+class ExitCodes(Attempts):
+    def test_are_those_of_the_map(self):
+        of_a_file = self.folder / "codes"
+        of_a_file.write_text("# of the queue\nValueError : 43\n")
+        for text, given, wanted in (("raise ValueError('bad')\n", "TypeError:41,ValueError:42,failed:9", 42),
+                                    ("raise ValueError('bad')\n", of_a_file, 43),
+                                    ("os.kill(os.getpid(), 9)\n", "signal:SIGKILL:137", 137),
+                                    ("sys.exit(3)\n", "exit:4:40,failed:9", 9),
+                                    ("sys.exit(3)\n", "exit:4:40", 1),
+                                    ("", "failed:9", 0)):
+            with self.subTest(given):
+                name = f"{wanted}.py"
+                self.assertEqual(self.run_attempts(text, f"--exit-map={given}", name=name)[:2], (wanted, 1))
+
+    def test_of_a_job_that_was_told_to_end(self):
+        job = self.start("--exit-map=preempted:85", self.worker(SLEEPER))
+        self.heard(1)
+        os.kill(job.pid, signal.SIGTERM)
+        self.assertEqual(job.finish()[0], 85)
+
+    def test_of_a_map_that_cannot_be_read(self):
+        for given in "ValueError:256", "/no/such/file", "node":
+            code, _, err = self.run_job(f"--exit-map={given}", self.script("#!/bin/sh\n"))
+            self.assertEqual((code, err.count("\n")), (1, 1), err)
+            self.assertIn(f"--exit-map={given}: ", err)
+            self.assertIn("KEY:CODE", err)
+
+    def test_of_a_worker_end_the_job_or_begin_it_anew(self):
+        flags = "--max-restarts=3", "--exit-codes=detailed"
+        self.assertEqual(self.run_attempts("sys.exit(7)\n", "--exit-ends-job=5,7", *flags)[:2], (7, 1))
+        again = "sys.exit(0 if attempt < 2 else 8)\n"
+        self.assertEqual(self.run_attempts(again, "--exit-restarts=0", "--exit-ends-job=8", *flags, name="a.py")[:2], (8, 3))
+
+
+@unittest.skipUnless(CAN_MOUNT, "a mount namespace needs CAP_SYS_ADMIN")
+class Devices(Attempts):
+    """Rank 0 has a device when rank 1 fails. Then another process has it for some seconds."""
+
+    WORKER = """
+if attempt == 0 and os.environ["RANK"] == "0":
+    device = open("/dev/nvidia0"), open("/dev/nvidia-uvm")
+    report(os.environ["DDPRUN_JOB"])
+    time.sleep(1000)
+while attempt == 0 and not os.path.exists(f"{sys.argv[1]}/held"): time.sleep(0.01)
+sys.exit(3 if attempt == 0 else 0)
+"""
+
+    def held_for(self, seconds, *flags, is_ours=False, also="/dev/nvidia-uvm"):
+        """(exit code, attempts, stderr) of a job whose device a process of the test holds."""
+        place = self.folder / "dev"
+        place.mkdir()
+        return self.run_attempts(self.WORKER, "--nproc-per-node=2", "--max-restarts=1", *flags,
+                                 prefix=("unshare", "--mount", "sh", "-ec", DEVICE, str(place), str(self.folder), str(seconds),
+                                         "1" if is_ours else "", also))
+
+    def test_that_are_free_hold_nobody_up(self):
+        code, tries, err = self.held_for(0)
+        self.assertEqual((code, tries), (0, 4), err)
+        self.assertNotIn("a device", err)
+
+    def test_that_another_process_holds_are_waited_for(self):
+        code, tries, err = self.held_for(3)
+        self.assertEqual((code, tries), (0, 4), err)
+        self.assertRegex(err, r"the next attempt waits for a device: pid \d+ of user \w+ \(sleep 3\) holds /dev/nvidia0")
+
+    def test_that_another_process_keeps_end_the_job(self):
+        code, tries, err = self.held_for(1000, "--device-timeout=2.5", "--exit-codes=detailed")
+        self.assertEqual((code, tries), (123, 2), err)
+        self.assertRegex(err, r"a device is not free 2 s after the attempt before: pid (\d+) of user \w+ \(sleep 1000\) holds "
+                              r"/dev/nvidia0; end that process \(kill -9 \1\), or start the job with --device-timeout=0")
+
+    def test_that_another_process_keeps_may_be_left_to_it(self):
+        self.assertEqual(self.held_for(1000, "--device-timeout=0")[:2], (0, 4))
+
+    def test_that_a_monitor_looks_at_hold_nobody_up(self):
+        self.assertEqual(self.held_for(1000, "--device-timeout=1", also="/dev/null")[:2], (0, 4))
+
+    def test_that_a_process_of_the_job_keeps_are_taken_from_it(self):
+        code, tries, err = self.held_for(1000, is_ours=True)
+        self.assertEqual((code, tries), (0, 4), err)
+        self.assertNotIn("waits for a device", err)
+
+
+if __name__ == "__main__":
+    main()
