@@ -1,10 +1,10 @@
 """Attempts that end a job: without progress, by a worker's exit code, by a device that is not free.
 And the exit codes that a user asks for."""
 
+import contextlib
 import os
 import signal
 import subprocess
-import sys
 import unittest
 
 from support import REPORTING, SLEEPER, JobTest, main, with_variables
@@ -24,17 +24,19 @@ shift 4
 (
   while [ ! -e $folder/0.0 ]; do sleep 0.02; done
   test -z "$is_ours" || export DDPRUN_JOB=$(tr -d '"' < $folder/0.0)
-  exec sh -c 'exec 3</dev/nvidia0 4<$2; touch $0/held; exec sleep $1' $folder $seconds $also
+  exec sh -c 'exec 3</dev/nvidia0 4<$2; echo $$ > $0/held; exec sleep $1' $folder $seconds $also
 ) > /dev/null 2>&1 &
 exec "$@"
 """
 
 
 class Attempts(JobTest):
-    def run_attempts(self, text, *flags, name="t.py", **options):
+    def python(self, text, name="t.py"):
+        return self.script("import sys\n" + REPORTING + "print('try', flush=True)\n" + text, name)
+
+    def run_attempts(self, text, *flags, name="t.py"):
         """(exit code, attempts, stderr) of a Python worker."""
-        script = self.script("import sys\n" + REPORTING + "print('try', flush=True)\n" + text, name)
-        code, out, err = self.run_job(*flags, script, self.folder, env=with_variables(), **options)
+        code, out, err = self.run_job(*flags, self.python(text, name), self.folder, env=with_variables())
         return code, out.count("try"), err
 
 
@@ -122,9 +124,14 @@ sys.exit(3 if attempt == 0 else 0)
         """(exit code, attempts, stderr) of a job whose device a process of the test holds."""
         place = self.folder / "dev"
         place.mkdir()
-        return self.run_attempts(self.WORKER, "--nproc-per-node=2", "--max-restarts=1", *flags,
-                                 prefix=("unshare", "--mount", "sh", "-ec", DEVICE, str(place), str(self.folder), str(seconds),
-                                         "1" if is_ours else "", also))
+        arguments = str(self.folder), str(seconds), "1" if is_ours else "", also
+        job = self.start("--nproc-per-node=2", "--max-restarts=1", *flags, self.python(self.WORKER), self.folder,
+                         env=with_variables(), prefix=("unshare", "--mount", "sh", "-ec", DEVICE, str(place), *arguments))
+        code, out, err = job.finish()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int((self.folder / "held").read_text()), signal.SIGKILL)
+        job.wait_gone()
+        return code, out.count("try"), err
 
     def test_that_are_free_hold_nobody_up(self):
         code, tries, err = self.held_for(0)
