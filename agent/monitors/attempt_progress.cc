@@ -35,17 +35,17 @@ AttemptProgress::Content AttemptProgress::read() const {
 }
 
 // A file that nobody has written since the job began tells of an earlier job.
-std::int64_t AttemptProgress::step_in_file() const {
+std::optional<std::int64_t> AttemptProgress::step_in_file() const {
   const Content now = read();
   const bool is_old = now.text == before_.text && now.written.tv_sec == before_.written.tv_sec &&
                       now.written.tv_nsec == before_.written.tv_nsec;
-  return is_old ? 0 : step_in(now.text).value_or(0);
+  return is_old ? std::nullopt : step_in(now.text);
 }
 
 void AttemptProgress::tell(rendezvous::Failure& failure,
                            const std::vector<WorkerProgress>& workers) {
-  if (!path_.empty()) {
-    failure.step = step_in_file();
+  if (const auto step = step_in_file()) {
+    failure.step = step;
     failure.is_step_of_run = true;
     return;
   }

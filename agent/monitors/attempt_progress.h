@@ -1,6 +1,6 @@
 // How far an attempt came, for the rendezvous (rendezvous/core/progress.h). The workers' pages
-// count steps. With --progress the program writes its step into a file itself. Reads that file.
-// Loop's thread; owned by Agent.
+// count steps. With --progress the program writes its step into a file itself. That counts where it
+// has done so. Reads the file. Loop's thread; owned by Agent.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,8 @@ class AttemptProgress {
     std::timespec written{};
   };
   Content read() const;
-  std::int64_t step_in_file() const;
+  // Nothing if the program has written no step since the job began, or not on this node.
+  std::optional<std::int64_t> step_in_file() const;
 
   const std::string path_;
   const bool from_the_first_;

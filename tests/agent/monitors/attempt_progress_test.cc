@@ -41,15 +41,17 @@ TEST(AttemptProgress, OfAFileIsWhatTheProgramWrote) {
   const auto write = [&path](const std::string& text) { std::ofstream(path) << text; };
   write("5000\n");
   AttemptProgress progress(path, false);
-  EXPECT_EQ(told(progress, {python(7)}).step, Step(0)) << "an earlier job wrote it";
-  EXPECT_TRUE(told(progress, {}).is_step_of_run);
-  for (const auto& [text, step] : std::vector<std::pair<std::string, std::int64_t>>{
-           {" 12\n", 12}, {"13 of 20", 13}, {"", 0}, {"-4", 0}, {"many", 0}}) {
+  EXPECT_EQ(told(progress, {}).step, Step()) << "an earlier job wrote it";
+  for (const auto& [text, step] : std::vector<std::pair<std::string, Step>>{
+           {" 12\n", 12}, {"13 of 20", 13}, {"", Step()}, {"-4", Step()}, {"many", Step()}}) {
     write(text);
-    EXPECT_EQ(told(progress, {}).step, Step(step)) << text;
+    const auto failure = told(progress, {});
+    EXPECT_EQ(failure.step, step) << text;
+    EXPECT_EQ(failure.is_step_of_run, step.has_value()) << text;
   }
   std::remove(path.c_str());
-  EXPECT_EQ(told(progress, {}).step, Step(0));
+  EXPECT_EQ(told(progress, {python(7)}).step, Step(7)) << "then pages count";
+  EXPECT_FALSE(told(progress, {python(7)}).is_step_of_run);
 }
 
 }  // namespace
