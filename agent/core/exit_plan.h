@@ -1,4 +1,4 @@
-// What exit codes mean, of workers and of ddprun. Plain values; any thread.
+// The meaning of exit codes, those of workers and of ddprun. Plain values; any thread.
 #pragma once
 
 #include <vector>

@@ -20,7 +20,7 @@ std::optional<std::int64_t> step_in(const std::string& text);
 
 class AttemptProgress {
  public:
-  // `path`: of --progress; empty: none. What is in the file now was written by an earlier job.
+  // `path`: of --progress; empty: none. An earlier job wrote the present text.
   // `from_the_first`: attempts of a program that has a page count before it ever made a step.
   AttemptProgress(std::string path, bool from_the_first);
 

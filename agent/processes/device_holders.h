@@ -24,8 +24,7 @@ struct DeviceHolder {
 };
 
 // Returns whether the file is one of a single accelerator: /dev/nvidia3, /dev/kfd,
-// /dev/dri/renderD128. What all of NVIDIA's share (/dev/nvidiactl, /dev/nvidia-uvm) is none, since
-// each monitor holds it.
+// /dev/dri/renderD128. Files that all GPUs share (/dev/nvidiactl, /dev/nvidia-uvm) are none.
 bool is_device_file(std::string_view path);
 
 // Returns whether this host has such a file.

@@ -20,15 +20,15 @@
 
 namespace ddprun::agent {
 
-// Returns the holders for which an attempt waits. They are ours, and others that have come since
-// the job began and hold a device of `had`, which our workers had. `known` held one before. Pure.
+// Returns the holders for which an attempt waits. They are ours, and others that hold a device of
+// `had`, which our workers had. `known` held one before the job began, and does not count. Pure.
 std::vector<DeviceHolder> in_the_way(const std::vector<DeviceHolder>& holders,
                                      const std::set<pid_t>& known,
                                      const std::set<std::string>& had);
 
 class DeviceGate {
  public:
-  // Who holds a device is named after so long.
+  // A holder of a device is named after so long.
   static constexpr std::chrono::seconds kNamedAfter{2};
   static constexpr std::chrono::milliseconds kLookEvery{50};
 

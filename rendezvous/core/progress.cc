@@ -14,7 +14,7 @@ namespace {
 bool is_letter(char letter) { return std::isalnum(static_cast<unsigned char>(letter)) != 0; }
 bool is_capital(char letter) { return std::isupper(static_cast<unsigned char>(letter)) != 0; }
 
-// What all attempts have alike.
+// The things that all attempts have alike.
 struct Common {
   bool rank = true;
   bool host = true;

@@ -12,8 +12,8 @@ from support import REPORTING, SLEEPER, JobTest, main, with_variables
 CAN_MOUNT = subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
 # A /dev of the test's own, with a file that stands in for a GPU. A process that is no child of the
 # agent opens it when rank 0 has said the job's name. $1 is the folder in which the ranks report. $2
-# is how long it holds the device. $3 is 1 if it has the job's name, as workers do. $4 is another file
-# that it opens: CUDA has the one of its memory.
+# is how long it holds the device. $3 is 1 if it has the job's name, as workers do. $4 is another
+# file that it opens: CUDA has the one of its memory.
 DEVICE = """
 mount -t tmpfs none $0; mkdir $0/shm $0/pts; touch $0/nvidia0 $0/nvidia-uvm
 for name in null zero full random urandom tty; do touch $0/$name; mount --bind /dev/$name $0/$name; done

@@ -31,8 +31,7 @@ TEST(NoProgressText, ShowsAttemptsSideBySide) {
   EXPECT_EQ(no_progress_text(why, "ddprun"),
             "ddprun: no progress in 3 attempts: all 3 attempts failed\n"
             "  attempt  node                  rank      step  ended by\n"
-            "        1  n1                       2         -  exit code 1: ValueError: "
-            "\xEF\xBF\xBD[1mx\n"
+            "        1  n1                       2         -  exit code 1: ValueError:  [1mx\n"
             "        2  n1                       3      1204  SIGKILL\n"
             "        3  n0                       -         -  " +
                 std::string(60, 'm') + "…\n");

@@ -1,4 +1,4 @@
-// Which holders of devices an attempt waits for.
+// The holders of devices for which an attempt waits.
 #include "agent/worker_group/device_gate.h"
 
 #include <gtest/gtest.h>
