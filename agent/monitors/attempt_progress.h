@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "agent/core/incident.h"
-#include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
 

@@ -37,7 +37,7 @@ MAY_INCLUDE = {
     "rendezvous/failover": {"base/net", "rendezvous/core", "rendezvous/election"},
     "rendezvous/control": {"proto", "base/net", "rendezvous/core", "rendezvous/host", "rendezvous/grpc", "rendezvous/trust"},
     "rendezvous/control/pages": {"base/net/http", "rendezvous/core/timeline.h"},
-    "agent/core": {"proto", "rendezvous/core/rendezvous.h", "rendezvous/core/keep_alive.h", "rendezvous/election/etcd_plan.h"},
+    "agent/core": {"proto", "rendezvous/core/rendezvous.h", "rendezvous/core/keep_alive.h", "rendezvous/core/progress.h", "rendezvous/election/etcd_plan.h"},
     "agent/processes": {"proto", "agent/core"},
     "agent/output": {"proto", "agent/core"},
     "agent/report": {"proto", "base/net", "rendezvous/core/rendezvous.h", "rendezvous/core/timeline.h", "agent/core", "agent/processes", "agent/output"},
