@@ -1,9 +1,11 @@
 """Pictures that need no package: SVG whose words and numbers are text. Each takes rows of a CSV
 file, as dictionaries, or a page's text. It raises ValueError if they say nothing to draw."""
+import math
 import re
 from xml.sax.saxutils import escape
 
-BLUE, ORANGE, GREEN, GREY = "#1f6fb2", "#d2691e", "#2e8b57", "#888888"
+BLUE, ORANGE, GREEN, RED, GREY = "#1f6fb2", "#d2691e", "#2e8b57", "#b22222", "#888888"
+COLOURS = BLUE, ORANGE, GREEN, RED
 COLOUR_OF_PHASE = {"scatter-reduce": "#dbe9f6", "all-gather": "#fbe3d0"}
 FONT = 'font-family="sans-serif" font-size="12"'
 
@@ -108,6 +110,81 @@ def sums(rows):
                 x, y = place(ranks, busiest[way, ranks])
                 picture.dot(x, y, colour)
                 picture.text(x, y + offset, f"{busiest[way, ranks] / 1e6:.2f}", colour=colour)
+    return picture.svg()
+
+
+class Axes:
+    """A frame in a picture, and places in it by numbers. Both axes begin at 0 unless `first` says
+    where the one below begins."""
+
+    def __init__(self, picture, corner, size, ends, first=0):
+        self.picture, self.first = picture, first
+        (self.left, self.top), (self.wide, self.high), (self.last, self.most) = corner, size, ends
+        picture.line([(self.left, self.top), (self.left, self.top + self.high), (self.left + self.wide, self.top + self.high)])
+
+    def at(self, x, y):
+        return self.left + self.wide * (x - self.first) / ((self.last - self.first) or 1), self.top + self.high * (1 - y / (self.most or 1))
+
+    def label(self, x, words):
+        self.picture.text(self.at(x, 0)[0], self.top + self.high + 18, words)
+
+    def ticks(self, numbers):
+        for number in numbers:
+            self.picture.text(self.left - 6, self.at(self.first, number)[1] + 4, f"{number:g}", "end")
+
+    def draw(self, points, colour, dashed=False):
+        self.picture.line([self.at(*point) for point in points], colour, dashed)
+
+
+def steps_to(most):
+    """At most eight numbers from 0 to `most`, by 1, 2 or 5 and zeros."""
+    step = next(unit * 10.0 ** power for power in range(-6, 12) for unit in (1, 2, 5) if most <= 7 * unit * 10.0 ** power)
+    return [step * number for number in range(int(most / step + 1e-9) + 1)]
+
+
+def scaling(rows):
+    """A panel an example, batch size, machine and device. It has both sides' samples a second over
+    one worker's, and the ideal up to the cores."""
+    rows = wanted(rows, ("machine", "cores", "device", "example", "side", "workers", "batch_size", "over_one_worker"))
+    panels = sorted({(row["example"], int(row["batch_size"]), row["machine"], int(row["cores"]), row["device"]) for row in rows})
+    picture = Picture(430 * len(panels) + 10, 380)
+    for index, panel in enumerate(panels):
+        example, batch_size, machine, cores, device = panel
+        mine = [row for row in rows if (row["example"], int(row["batch_size"]), row["machine"], int(row["cores"]), row["device"]) == panel]
+        counts = sorted({int(row["workers"]) for row in mine})
+        most = max(cores, *(float(row["over_one_worker"]) for row in mine))
+        axes = Axes(picture, (430 * index + 50, 60), (350, 250), (math.log2(counts[-1]), most), math.log2(counts[0]))
+        picture.text(430 * index + 50, 22, f"{example}, batch {batch_size}, {device} ({machine})", "start", weight="bold")
+        picture.text(430 * index + 50, 42, "speed over the number of workers; that of one worker is 1", "start")
+        axes.ticks(steps_to(most))
+        for count in counts:
+            axes.label(math.log2(count), str(count))
+        axes.draw([(math.log2(count), min(count, cores)) for count in counts], GREY, dashed=True)
+        picture.text(axes.left, 356, "- - ideal", "start", GREY)
+        for place, side in enumerate(dict.fromkeys(row["side"] for row in mine)):
+            points = sorted((math.log2(int(row["workers"])), float(row["over_one_worker"])) for row in mine if row["side"] == side)
+            axes.draw(points, COLOURS[place % len(COLOURS)])
+            for point in points:
+                picture.dot(*axes.at(*point), COLOURS[place % len(COLOURS)])
+            picture.text(axes.left + 90 * (place + 1), 356, f"● {side}", "start", COLOURS[place % len(COLOURS)])
+    return picture.svg()
+
+
+def curves(rows):
+    """Test loss over time, a line a way."""
+    rows = wanted(rows, ("way", "seconds", "loss"))
+    last, most = (max(float(row[column]) for row in rows) for column in ("seconds", "loss"))
+    ways = list(dict.fromkeys(row["way"] for row in rows))
+    picture = Picture(660, 370 + 20 * len(ways))
+    picture.text(8, 20, "Test loss over seconds", "start", weight="bold")
+    axes = Axes(picture, (60, 40), (570, 280), (last, most))
+    axes.ticks(steps_to(most))
+    for number in steps_to(last):
+        axes.label(number, f"{number:g} s")
+    for place, way in enumerate(ways):
+        colour = COLOURS[place % len(COLOURS)]
+        axes.draw([(float(row["seconds"]), float(row["loss"])) for row in rows if row["way"] == way], colour)
+        picture.text(60, 364 + 20 * place, f"● {way}", "start", colour)
     return picture.svg()
 
 

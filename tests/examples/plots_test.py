@@ -14,7 +14,9 @@ import support
 
 DOCS = support.ROOT / "docs"
 BUILD = pathlib.Path(os.environ.get("DDPRUN", support.ROOT / "build" / "bin" / "ddprun")).parents[1]
-PICTURES = {"ring": "ring.csv", "sums": "sums.csv", "which": "which.md"}
+# By picture: the kind that draws it, and its record.
+PICTURES = {"ring": ("ring", "ring.csv"), "sums": ("sums", "sums.csv"), "which": ("which", "which.md"),
+            "scaling": ("scaling", "scaling.csv"), "updates": ("curves", "updates.csv")}
 
 
 def plot(kind, source, svg):
@@ -45,10 +47,10 @@ class Pictures(unittest.TestCase):
         return done.stderr.removeprefix(f"bench/plot: {self.folder}/record: ")
 
     def test_each_is_that_of_its_record(self):
-        for kind, record in PICTURES.items():
-            done = plot(kind, DOCS / record, self.folder / f"{kind}.svg")
+        for name, (kind, record) in PICTURES.items():
+            done = plot(kind, DOCS / record, self.folder / f"{name}.svg")
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual((self.folder / f"{kind}.svg").read_text(), (DOCS / f"{kind}.svg").read_text(), f"bench/plot {kind} docs/{record} docs/{kind}.svg")
+            self.assertEqual((self.folder / f"{name}.svg").read_text(), (DOCS / f"{name}.svg").read_text(), f"bench/plot {kind} docs/{record} docs/{name}.svg")
 
     def test_one_command_records_and_draws(self):
         ranks, ring = (2, 3), 3
@@ -82,6 +84,8 @@ class Pictures(unittest.TestCase):
         self.assertRegex(self.refused("ring", head), r"^no rows; ")
         self.assertEqual(self.refused("ring", head + "0,1,all-gather,1,0,4,1,2\n1,0,all-gather,1,1,4,1,2\n"), "2 sends of 2 ranks; expected 4\n")
         self.assertRegex(self.refused("sums", "way,ranks\nring,2\n"), r"^no column gradient_bytes, rank, sent; expected ")
+        self.assertRegex(self.refused("scaling", "example,side\nmnist,ours\n"), r"^no column machine, cores, ")
+        self.assertRegex(self.refused("curves", ""), r"^no rows; expected some with way, seconds, loss")
         self.assertRegex(self.refused("which", "# A page\n"), r"^0 tables; expected two")
         self.assertIn("No such file or directory", plot("sums", self.folder / "none", self.folder / "p.svg").stderr)
 
