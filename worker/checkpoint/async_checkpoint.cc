@@ -70,6 +70,7 @@ void AsyncCheckpoint::save_distributed(const std::filesystem::path& folder,
   if (saving_->group == nullptr) saving_->group = saving_->ranks.split(0, saving_->ranks.rank());
   auto items = dcp_items(folder, run, info);
   std::vector<PickleOutput*> outputs;
+  outputs.reserve(items.size());
   for (DcpItem& item : items) outputs.push_back(&item.pickled);
   saving_->copy.take(outputs);
   saving_->writing = std::async(std::launch::async,

@@ -158,9 +158,9 @@ struct RowOwner {
   int rank = 0;
 };
 
-// Ranks of ShardedParallel have parts of their own. Elsewhere a rank writes a row that its
-// optimizer has. If several have it, it is the one with the fewest bytes so far.
-Result<std::vector<RowOwner>> owners_of(const Result<std::vector<Row>>& rows, Collective& ranks) {
+// By rank: the group of each row in its optimizer, or None.
+Result<std::vector<Value>> groups_of_ranks(const Result<std::vector<Row>>& rows,
+                                           Collective& ranks) {
   Result<std::string> mine = std::string();
   if (rows) {
     Value::List groups;
@@ -178,19 +178,36 @@ Result<std::vector<RowOwner>> owners_of(const Result<std::vector<Row>>& rows, Co
       return Error(ErrorCode::kInvalidArgument, "the ranks have unlike modules");
     groups.push_back(std::move(*read));
   }
-  std::vector<RowOwner> owners(rows->size());
-  std::vector<std::size_t> bytes(groups.size());
+  return groups;
+}
+
+// `bytes`: what each rank writes so far.
+RowOwner owner_of(const std::vector<Value>& groups, std::size_t row,
+                  const std::vector<std::size_t>& bytes) {
+  std::optional<std::int64_t> group;
+  std::vector<std::size_t> all, with_it;  // ranks
+  for (std::size_t rank = 0; rank < groups.size(); ++rank) {
+    all.push_back(rank);
+    const auto* own = (*groups[rank].items())[row].as<std::int64_t>();
+    if (own == nullptr) continue;
+    with_it.push_back(rank);
+    group = *own;
+  }
+  const auto best = std::ranges::min(with_it.empty() ? all : with_it, {},
+                                     [&bytes](std::size_t rank) { return bytes[rank]; });
+  return {group, static_cast<int>(best)};
+}
+
+// Ranks of ShardedParallel have parts of their own. Elsewhere a rank writes a row that its
+// optimizer has. If several have it, it is the one with the fewest bytes so far.
+Result<std::vector<RowOwner>> owners_of(const Result<std::vector<Row>>& rows, Collective& ranks) {
+  const auto groups = groups_of_ranks(rows, ranks);
+  if (!groups) return groups.error();
+  std::vector<RowOwner> owners;
+  std::vector<std::size_t> bytes(groups->size());
   for (std::size_t i = 0; i < rows->size(); ++i) {
-    std::optional<std::size_t> best;
-    for (std::size_t rank = 0; rank < groups.size(); ++rank) {
-      const auto* group = (*groups[rank].items())[i].as<std::int64_t>();
-      if (group == nullptr && owners[i].group) continue;
-      const bool is_first_with_it = group != nullptr && !owners[i].group;
-      if (group != nullptr) owners[i].group = *group;
-      if (is_first_with_it || !best || bytes[rank] < bytes[*best]) best = rank;
-    }
-    owners[i].rank = static_cast<int>(*best);
-    bytes[*best] += (*rows)[i].tensor.nbytes();
+    owners.push_back(owner_of(*groups, i, bytes));
+    bytes[static_cast<std::size_t>(owners.back().rank)] += (*rows)[i].tensor.nbytes();
   }
   return owners;
 }
@@ -208,48 +225,55 @@ void add_weights(const Row& row, bool is_sharded, Items& items) {
   }
 }
 
+// `tensor`: the row's state named `of`.
+void add_part_state(const ParameterPart& part, bool is_sharded, const std::string& of,
+                    const TensorValue& tensor, Items& items) {
+  const auto name = state_name(part.name, of);
+  if (of == "step") {
+    // One rank says it: the one with the first element.
+    if (part.range.begin == 0 && (part.range.end > 0 || !is_sharded)) items.add_whole(name, tensor);
+  } else if (is_sharded) {
+    items.add_part(name, tensor, part.range, part.place);
+  } else if (is_dense(tensor.sizes, tensor.strides)) {
+    items.add_whole(name, tensor);
+  } else {
+    items.fail({ErrorCode::kInvalidArgument, name.key + " has gaps in memory"});
+  }
+}
+
 // `state`: of the row, as Python's optimizers have it.
 void add_state(const Row& row, bool is_sharded, const Value& state, Items& items) {
   for (const auto& [key, value] : state.as<Value::Dict>()->entries) {
-    const auto& of = std::get<std::string>(key);
-    const auto& tensor = *value.as<TensorValue>();
     for (const ParameterPart& part : row.parts) {
       if (part.again) continue;
-      const auto name = state_name(part.name, of);
-      if (of == "step") {
-        // One rank says it: the one with the first element.
-        if (part.range.begin == 0 && (part.range.end > 0 || !is_sharded))
-          items.add_whole(name, tensor);
-      } else if (is_sharded) {
-        items.add_part(name, tensor, part.range, part.place);
-      } else if (is_dense(tensor.sizes, tensor.strides)) {
-        items.add_whole(name, tensor);
-      } else {
-        items.fail({ErrorCode::kInvalidArgument, name.key + " has gaps in memory"});
-      }
+      add_part_state(part, is_sharded, std::get<std::string>(key), *value.as<TensorValue>(), items);
     }
   }
+}
+
+Value::List names_in_group(const std::vector<Row>& rows, const std::vector<RowOwner>& owners,
+                           std::int64_t group) {
+  Value::List names;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    if (owners[row].group != group) continue;
+    for (const ParameterPart& part : rows[row].parts)
+      if (!part.again) names.items.emplace_back(part.name);
+  }
+  return names;
 }
 
 // The options of groups, with the names of all of their parameters: rank 0's.
 void add_groups(const Value& optimizer, const std::vector<Row>& rows,
                 const std::vector<RowOwner>& owners, Items& items) {
-  const auto& groups = *(*field_value(optimizer, "param_groups"))->items();
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    Value::List names;
-    for (std::size_t row = 0; row < rows.size(); ++row) {
-      if (!owners[row].group || !std::cmp_equal(*owners[row].group, i)) continue;
-      for (const ParameterPart& part : rows[row].parts)
-        if (!part.again) names.items.emplace_back(part.name);
-    }
-    Value group = groups[i];
-    group.as<Value::Dict>()->set("params", Value(std::move(names)));
-    for (const auto& [key, value] : group.as<Value::Dict>()->entries) {
-      const auto& option = std::get<std::string>(key);
+  std::int64_t number = 0;
+  for (Value group : *(*field_value(optimizer, "param_groups"))->items()) {
+    auto& options = *group.as<Value::Dict>();
+    options.set("params", Value(names_in_group(rows, owners, number)));
+    for (const auto& [key, value] : options.entries)
       items.add_value(
-          {std::string("optim"), std::string("param_groups"), static_cast<std::int64_t>(i), option},
+          {std::string("optim"), std::string("param_groups"), number, std::get<std::string>(key)},
           value);
-    }
+    ++number;
   }
 }
 

@@ -46,11 +46,7 @@ class FolderLoader {
       }
     }
     for (const auto& item : run_.module.named_buffers()) {
-      const at::Tensor& buffer = item.value();
-      at::Tensor whole = buffer.is_contiguous() ? buffer : buffer.contiguous();
-      auto filled = fill("model." + item.key(), whole, whole_part(whole));
-      if (!filled) return filled;
-      if (!buffer.is_contiguous()) buffer.copy_(whole);
+      if (auto filled = load_buffer("model." + item.key(), item.value()); !filled) return filled;
     }
     return {};
   }
@@ -114,6 +110,13 @@ class FolderLoader {
  private:
   static ParameterPart whole_part(const at::Tensor& tensor) {
     return {"", whole_range(tensor.sizes().vec(), tensor.strides().vec()), 0, false};
+  }
+
+  Result<void> load_buffer(const std::string& key, const at::Tensor& buffer) {
+    const at::Tensor whole = buffer.contiguous();
+    auto filled = fill(key, whole, whole_part(whole));
+    if (filled && !whole.is_same(buffer)) buffer.copy_(whole);
+    return filled;
   }
 
   bool has_key_from(const std::string& prefix) const {

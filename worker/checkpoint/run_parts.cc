@@ -6,7 +6,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <map>
-#include <set>
 #include <utility>
 
 namespace ddprun::worker {
@@ -43,33 +42,43 @@ std::vector<Row> whole_rows(const torch::nn::Module& module) {
   return rows;
 }
 
-}  // namespace
-
-Result<std::vector<Row>> rows_of(const CheckpointRun& run) {
-  auto rows = run.sharded != nullptr ? sharded_rows(*run.sharded) : whole_rows(run.module);
-  std::map<const at::TensorImpl*, Row*> by_tensor;
-  for (Row& row : rows) {
-    by_tensor[row.tensor.unsafeGetTensorImpl()] = &row;
+Result<void> check_dense(const std::vector<Row>& rows) {
+  for (const Row& row : rows) {
     for (const ParameterPart& part : row.parts) {
       if (!is_dense(part.range.sizes, part.range.strides))
         return Error(ErrorCode::kInvalidArgument,
                      fmt::format("parameter '{}' has gaps in memory", part.name));
     }
   }
+  return {};
+}
+
+// Says of each row in which group the optimizer steps it. Returns whether it steps nothing else.
+bool find_groups(const torch::optim::Optimizer& optimizer, std::vector<Row>& rows) {
+  std::map<const at::TensorImpl*, Row*> by_tensor;
+  for (Row& row : rows) by_tensor[row.tensor.unsafeGetTensorImpl()] = &row;
   std::int64_t group = 0;
-  for (const auto& stepped : run.optimizer.param_groups()) {
+  for (const auto& stepped : optimizer.param_groups()) {
     for (const at::Tensor& tensor : stepped.params()) {
       const auto row = by_tensor.find(tensor.unsafeGetTensorImpl());
-      if (row == by_tensor.end())
-        return Error(ErrorCode::kInvalidArgument,
-                     run.sharded != nullptr
-                         ? "the optimizer steps a tensor that is no shard: make it with shards()"
-                         : "the optimizer steps a tensor that is no parameter of the module");
+      if (row == by_tensor.end()) return false;
       row->second->group = group;
     }
     ++group;
   }
-  return rows;
+  return true;
+}
+
+}  // namespace
+
+Result<std::vector<Row>> rows_of(const CheckpointRun& run) {
+  auto rows = run.sharded != nullptr ? sharded_rows(*run.sharded) : whole_rows(run.module);
+  if (auto checked = check_dense(rows); !checked) return checked.error();
+  if (find_groups(run.optimizer, rows)) return rows;
+  return Error(ErrorCode::kInvalidArgument,
+               run.sharded != nullptr
+                   ? "the optimizer steps a tensor that is no shard: make it with shards()"
+                   : "the optimizer steps a tensor that is no parameter of the module");
 }
 
 at::Tensor in_memory_order(const at::Tensor& tensor) {

@@ -7,6 +7,7 @@
 //   checkpoint_program save-for-ever FILE              a line after each
 //   checkpoint_program async-for-ever KIND PATH        the same of AsyncCheckpoint
 //   checkpoint_program distributed KIND FROM TO STEPS  by all ranks of a job; FROM, TO may be "-"
+//   checkpoint_program whole FOLDER                    loads what async-for-ever has saved
 //
 // A KIND is plain, zero or sharded: who has the optimizer's state. For ever, it may be file.
 #include <c10/util/Exception.h>
@@ -281,9 +282,11 @@ class DistributedRun {
   std::unique_ptr<Adam> optimizer_;
 };
 
+constexpr std::int64_t kWide = 20'000;  // a folder that takes a while
+
 int distributed(const std::string& kind, const std::string& from, const std::string& to,
-                std::int64_t steps) {
-  DistributedRun run(kind, 5);
+                std::int64_t steps, std::int64_t width = 5) {
+  DistributedRun run(kind, width);
   CheckpointInfo info{.arch = "tiny"};
   info.extra.set("words", Value("two words"));
   if (from != "-") {
@@ -306,7 +309,7 @@ int distributed(const std::string& kind, const std::string& from, const std::str
 
 // Rank 0 says which epoch is whole on disk, and the training goes on meanwhile.
 int async_for_ever(const std::string& kind, const std::string& path) {
-  DistributedRun run(kind, 20'000);
+  DistributedRun run(kind, kWide);
   AsyncCheckpoint checkpoint(run.ranks());
   for (CheckpointInfo info;; ++info.epoch) {
     if (kind == "file") {
@@ -341,12 +344,14 @@ int run(const std::vector<std::string>& words) {
   }
   if (words.size() == 2 && words[0] == "save-for-ever") return save_for_ever(words[1]);
   if (words.size() == 3 && words[0] == "async-for-ever") return async_for_ever(words[1], words[2]);
+  if (words.size() == 2 && words[0] == "whole")
+    return distributed("plain", words[1], "-", 0, kWide);
   if (words.size() == 5 && words[0] == "distributed") {
     return distributed(words[1], words[2], words[3], std::stoll(words[4]));
   }
   throw std::runtime_error(
-      "expected train, weights, show, copy, save-for-ever, async-for-ever or distributed, and "
-      "their arguments");
+      "expected train, weights, show, copy, save-for-ever, async-for-ever, whole or distributed, "
+      "and their arguments");
 }
 
 }  // namespace
