@@ -7,6 +7,7 @@ import signal
 import subprocess
 import unittest
 
+from machine import free_port
 from support import REPORTING, SLEEPER, JobTest, main, with_variables
 
 CAN_MOUNT = subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
@@ -61,6 +62,16 @@ class NoProgress(Attempts):
     def test_a_limit_of_0_is_none(self):
         flags = "--max-restarts=4", "--max-restarts-without-progress=0"
         self.assertEqual(self.run_attempts("if attempt == 0: count_a_step()\nsys.exit(3)\n", *flags)[:2], (1, 5))
+
+    def test_all_nodes_are_told_why(self):
+        flags = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=j", "--max-restarts=9",
+                 "--max-restarts-without-progress=2", "--exit-map=KeyError:44")
+        script = self.python("if os.environ['RANK'] == '1': raise KeyError('bad')\ntime.sleep(1000)\n")
+        jobs = [self.start(*flags, f"--node-rank={node}", script, self.folder, env=with_variables()) for node in range(2)]
+        for job in jobs:
+            code, _, err = job.finish()
+            self.assertEqual(code, 44, err)
+            self.assertIn("all 2 attempts failed before a step, with the same KeyError, rank 1 on ", err)
 
     def test_a_job_that_goes_one_step_further_each_time_is_never_stopped(self):
         file = self.folder / "step"
