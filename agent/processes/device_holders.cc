@@ -34,7 +34,8 @@ std::string target_of(const std::string& link) {
 std::set<std::string> devices_of(pid_t pid) {
   std::set<std::string> files;
   const std::string folder = fmt::format("/proc/{}/fd", pid);
-  for (const std::string& name : names_in(folder)) files.insert(target_of(folder + "/" + name));
+  for (const std::string& name : names_in(folder))
+    files.insert(target_of(fmt::format("{}/{}", folder, name)));
   const bool computes = files.contains(kUnifiedMemory);
   std::erase_if(files, [computes](const std::string& path) {
     return !is_device_file(path) || (path.starts_with(kNvidia) && !computes);
@@ -68,7 +69,7 @@ bool is_device_file(std::string_view path) {
 bool has_device_files() {
   for (const std::string folder : {"/dev", "/dev/dri"})
     for (const std::string& name : names_in(folder))
-      if (is_device_file(folder + "/" + name)) return true;
+      if (is_device_file(fmt::format("{}/{}", folder, name))) return true;
   return false;
 }
 
