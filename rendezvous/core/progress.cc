@@ -79,24 +79,27 @@ bool lacks_a_package(const Failure& cause) {
   return name == "ModuleNotFoundError" || name == "ImportError";
 }
 
+// The failures were all on this node, and the job had others.
+std::string blame_node(const Common& common, const Failure& first) {
+  const std::string& node = first.hostname;
+  if (common.exception && lacks_a_package(first))
+    return fmt::format("{} lacks what the others have", node);
+  if (first.rank < 0) return fmt::format("look at {} first", node);
+  if (!common.exception) return fmt::format("{} is all that they share: look at it first", node);
+  if (!common.rank) return fmt::format("the data of these ranks, or {}", node);
+  return fmt::format("the data of rank {}, or {}", first.rank, node);
+}
+
 // A cause that is a machine's can only be named where there is another one to compare with.
 std::string blame(const Common& common, const Failure& first, int nodes) {
-  const bool on_one_node = common.host && nodes > 1;
-  if (common.exception && common.rank && first.rank >= 0 && is_of_a_device(first))
+  const bool is_one_rank = common.exception && common.rank && first.rank >= 0;
+  if (is_one_rank && is_of_a_device(first))
     return fmt::format("the device of local rank {} on {}, or the program", first.local_rank,
                        first.hostname);
-  if (on_one_node && common.exception && lacks_a_package(first))
-    return fmt::format("{} lacks what the others have", first.hostname);
-  if (on_one_node && first.rank < 0) return fmt::format("look at {} first", first.hostname);
-  if (on_one_node && !common.exception)
-    return fmt::format("{} is all that they share: look at it first", first.hostname);
-  if (on_one_node)
-    return fmt::format("the data of {}, or {}",
-                       common.rank ? fmt::format("rank {}", first.rank) : "these ranks",
-                       first.hostname);
-  if (common.exception || (common.exit_code && common.first_step == common.last_step))
-    return nodes > 1 ? "the data or the program, not a machine" : "the data or the program";
-  return "they share nothing: look at each of them";
+  if (common.host && nodes > 1) return blame_node(common, first);
+  const bool is_one_place = common.exit_code && common.first_step == common.last_step;
+  if (!common.exception && !is_one_place) return "they share nothing: look at each of them";
+  return nodes > 1 ? "the data or the program, not a machine" : "the data or the program";
 }
 
 }  // namespace
