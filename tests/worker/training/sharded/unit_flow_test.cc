@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -113,7 +114,9 @@ class SimulatedTensors final : public UnitTensors {
   StreamMark mark() override { return std::make_shared<Event>(*current_); }
   void hold(const StreamMark& mark) override {
     std::static_pointer_cast<Event>(mark)->hold(*current_);
+    if (on_hold) on_hold();
   }
+  std::function<void()> on_hold{};  // called after each
 
   bool is_placed(std::size_t unit) const { return placed_[unit] != nullptr; }
   void forward(std::size_t unit, const GpuNumbers& sum) {
@@ -388,6 +391,56 @@ TEST_F(UnitFlowTest, KeepsMemoryForTwoRowsAndOneSum) {
     // The test keeps what each pass computes.
     constexpr int kOfAPass = static_cast<int>(kUnits) + 1;
     EXPECT_EQ(sim::controls().blocks, before + 2 * (kTrainedSteps - 1) * kOfAPass);
+    rank.collective->barrier();
+  });
+}
+
+// A kernel of another stream than the current one still reads a row that was released there.
+TEST_F(UnitFlowTest, DropsItsMemoryBehindItsUseOnEachStream) {
+  run({.ranks = 2}, [](Rank& rank) {
+    const auto rows = rows_of(2, true);
+    const GpuNumbers sum(1);
+    const cudaStream_t other = sim::new_stream();
+    SimulatedTensors tensors(rank.rank, rows, rank.current);
+    auto flow = std::make_optional<UnitFlow>(rows, *rank.collective, tensors);
+    *rank.current = other;
+    flow->gather(0);
+    sim::Gate computing(other);
+    tensors.forward(0, sum);
+    flow->release(0);
+    *rank.current = rank.stream;
+    // The kernel ends when the current stream comes behind it. Without that the memory goes first.
+    bool is_open = false;
+    tensors.on_hold = [&] {
+      if (!std::exchange(is_open, true)) computing.open();
+    };
+    flow.reset();
+    EXPECT_TRUE(is_open);
+    if (!is_open) computing.open();
+    cudaStreamSynchronize(other);
+    cudaStreamSynchronize(rank.stream);
+    rank.collective->barrier();
+  });
+}
+
+// As where backward() has thrown: a unit is placed, one is gathered ahead, and a sum is under way.
+TEST_F(UnitFlowTest, GoesInTheMiddleOfAPass) {
+  run({.ranks = 2}, [](Rank& rank) {
+    const auto rows = rows_of(2, true);
+    const GpuNumbers sum(1);
+    SimulatedTensors tensors(rank.rank, rows, rank.current);
+    {
+      UnitFlow flow(rows, *rank.collective, tensors);
+      flow.gather(0);
+      tensors.forward(0, sum);
+      tensors.backward(0, 0);
+      flow.release(0);
+      flow.sum(0);
+      flow.gather(1);
+      flow.gather_ahead(2);
+      tensors.forward(1, sum);
+    }
+    cudaStreamSynchronize(rank.stream);
     rank.collective->barrier();
   });
 }
