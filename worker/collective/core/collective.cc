@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 
 #include "base/assert.h"
@@ -131,6 +132,11 @@ std::size_t Collective::other_rank(int peer) const {
                           std::to_string(peer) + ": it must be another one of " +
                           std::to_string(world_size()));
   return static_cast<std::size_t>(peer);
+}
+
+std::unique_ptr<Collective> Collective::on_gpu(int gpu) {
+  throw std::logic_error("on_gpu(" + std::to_string(gpu) + "): the collective '" +
+                         std::string(name()) + "' works on the CPU");
 }
 
 void Collective::write_flight_record(const std::string& path) const {

@@ -46,7 +46,7 @@ class Pauses {
 // All communicators of this process that have formed.
 struct Formed {
   std::mutex mutex;
-  std::vector<std::pair<int, std::weak_ptr<Communicator>>> all;  // with their GPUs
+  std::vector<std::pair<int, std::weak_ptr<Communicator>>> all;  // with Gpus::fails_with
 
   void add(int gpu, std::weak_ptr<Communicator> communicator) {
     const std::lock_guard lock(mutex);
@@ -160,7 +160,7 @@ void Communicator::wait_until_formed(int ranks, std::chrono::milliseconds limit)
     });
     if (const Turn turn(*this); state() == ncclSuccess) {
       formed_ = true;
-      formed().add(gpu_, weak_from_this());
+      formed().add(gpus_.fails_with, weak_from_this());
       return;
     }
     if (Clock::now() < deadline) continue;
@@ -207,7 +207,7 @@ std::optional<std::string> Communicator::trouble() {
 void Communicator::fail(const std::string& why) noexcept {
   fail_alone(why);
   if (!formed_) return;
-  for (const auto& other : formed().on(gpu_)) other->fail_alone(why);
+  for (const auto& other : formed().on(gpus_.fails_with)) other->fail_alone(why);
 }
 
 void Communicator::give_up() noexcept {
@@ -255,7 +255,7 @@ void Communicator::check() const {
 
 // Keeps the turn until the end: nobody may call NCCL beside an abort.
 void Communicator::end_failed() noexcept {
-  cudaSetDevice(gpu_);
+  cudaSetDevice(gpus_.own);
   const BesideCaptures beside;
   {
     std::unique_lock lock(mutex_);

@@ -24,10 +24,15 @@ namespace ddprun::worker {
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
+  // Numbers of GPUs: that of the communicator, and the one whose communicators fail with it.
+  struct Gpus {
+    int own;
+    int fails_with;
+  };
   // `abort_limit`: the most time in which leave() waits for an abort.
-  Communicator(int rank, int gpu, const NcclOptional& optional,
+  Communicator(int rank, Gpus gpus, const NcclOptional& optional,
                std::chrono::milliseconds abort_limit)
-      : rank_(rank), gpu_(gpu), optional_(optional), abort_limit_(abort_limit) {}
+      : rank_(rank), gpus_(gpus), optional_(optional), abort_limit_(abort_limit) {}
 
   // Called once at the first failure, on any thread, when check() throws the reason. Set before
   // form().
@@ -55,7 +60,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // The first reason counts. Afterwards every call throws it. Returns at once: a thread of its own
   // revokes and aborts the communicator. The others of this process on the same GPU fail with it.
-  // Else the abort of one could wait for the kernels of another.
+  // Else the abort of one could wait for the kernels of another. So do those of on_gpu().
   void fail(const std::string& why) noexcept;
   // The same for this one alone, since the program needs it no more.
   void give_up() noexcept;
@@ -96,7 +101,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool stay_for_graphs();
 
   const int rank_;
-  const int gpu_;
+  const Gpus gpus_;
   const NcclOptional optional_;
   std::function<void()> tell_;
   const std::chrono::milliseconds abort_limit_;

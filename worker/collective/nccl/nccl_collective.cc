@@ -37,9 +37,11 @@ GpuProgram torch_program(int gpu) {
 
 Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange,
                                               std::unique_ptr<DesyncBoard> board) {
-  return join_nccl_on(
-      {.job = job, .program = torch_program(job.gpu), .optional = find_nccl_optional()}, exchange,
-      std::move(board));
+  return join_nccl_on({.job = job,
+                       .program = torch_program(job.gpu),
+                       .optional = find_nccl_optional(),
+                       .program_on = torch_program},
+                      exchange, std::move(board));
 }
 
 std::string gpu_id(int gpu) {

@@ -18,6 +18,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -31,7 +32,9 @@ struct NcclJob {
   int ranks = 1;
   int gpu = 0;                          // the number of this rank's GPU
   std::chrono::milliseconds timeout{};  // of the bring-up, and of each operation afterwards
-  Ticket last_ticket = 0;               // tickets count on from here: tests start below the wrap
+  // The GPU whose collectives fail together with this one; its own, if it is unset.
+  std::optional<int> fails_with = {};
+  Ticket last_ticket = 0;  // tickets count on from here: tests start below the wrap
 };
 
 // All ranks must call it: they meet over `exchange`. Makes GPU `gpu` this thread's current

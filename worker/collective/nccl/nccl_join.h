@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "worker/collective/nccl/cuda_parts.h"
@@ -24,6 +25,8 @@ struct NcclParts {
   NcclOptional optional;
   NcclLimits limits{};
   EndProcess end_process = end_process_with_records;
+  // The program on another GPU of this process, for Collective::on_gpu().
+  std::function<GpuProgram(int gpu)> program_on{};
 };
 
 // As join_nccl().

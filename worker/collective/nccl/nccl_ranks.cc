@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "worker/collective/core/reached.h"
@@ -32,8 +33,11 @@ NcclRanks::NcclRanks(const NcclParts& parts)
     : parts_(parts),
       stream_(parts.program.make()),
       launched_(parts.job.last_ticket),
-      communicator_(std::make_shared<Communicator>(parts.job.rank, parts.job.gpu, parts.optional,
-                                                   parts.limits.abort)),
+      communicator_(std::make_shared<Communicator>(
+          parts.job.rank,
+          Communicator::Gpus{.own = parts.job.gpu,
+                             .fails_with = parts.job.fails_with.value_or(parts.job.gpu)},
+          parts.optional, parts.limits.abort)),
       dropped_(std::make_shared<DroppedMemory>(communicator_, parts.program, parts.job.gpu)),
       memory_(communicator_, dropped_, parts.optional),
       watcher_(std::make_shared<NcclWatcher>(communicator_,
@@ -288,12 +292,41 @@ std::unique_ptr<Collective> NcclRanks::split(int color, int key) {
     return split_by_nccl(group_place(requests, job().rank), color, key);
   }
   const auto join = [this](const GroupPlace& place, Exchange& exchange) {
-    NcclParts group = parts_;
-    group.job = {
-        .rank = place.rank, .ranks = place.ranks, .gpu = job().gpu, .timeout = job().timeout};
-    return join_nccl_on(group, exchange, nullptr);
+    return join_nccl_on(parts_of(place), exchange, nullptr);
   };
   return split_group(*this, {color, key}, join);
+}
+
+NcclParts NcclRanks::parts_of(const GroupPlace& place) const {
+  NcclParts group = parts_;
+  group.job = {.rank = place.rank,
+               .ranks = place.ranks,
+               .gpu = job().gpu,
+               .timeout = job().timeout,
+               .fails_with = job().fails_with};
+  return group;
+}
+
+// NCCL splits a communicator on its GPU alone, so the ranks meet anew. A program waits for the sums
+// of all its GPUs. If those of one fail, the others would only come to their deadline.
+std::unique_ptr<Collective> NcclRanks::on_gpu(int gpu) {
+  const OnGpu here(job().gpu);
+  check();
+  refuse_in_a_capture("on_gpu()");
+  if (const int count = gpu_count(); gpu < 0 || gpu >= count) {
+    throw std::invalid_argument(fmt::format(
+        "on_gpu({}): expected a number from 0 on below the {} GPUs that this process sees", gpu,
+        count));
+  }
+  const auto join = [&](const GroupPlace& place, Exchange& exchange) {
+    NcclParts other = parts_of(place);
+    other.job.gpu = gpu;
+    other.job.fails_with = job().fails_with.value_or(job().gpu);
+    other.program = parts_.program_on(gpu);
+    const OnGpu there(gpu);
+    return join_nccl_on(other, exchange, nullptr);
+  };
+  return split_group(*this, {.color = 0, .key = job().rank}, join);
 }
 
 std::unique_ptr<Collective> NcclRanks::split_by_nccl(const GroupPlace& place, int color, int key) {
@@ -304,10 +337,7 @@ std::unique_ptr<Collective> NcclRanks::split_by_nccl(const GroupPlace& place, in
     return std::nullopt;
   });
   if (place.ranks == 0) return nullptr;
-  NcclParts parts = parts_;
-  parts.job = {
-      .rank = place.rank, .ranks = place.ranks, .gpu = job().gpu, .timeout = job().timeout};
-  auto collective = std::make_unique<NcclRanks>(parts);
+  auto collective = std::make_unique<NcclRanks>(parts_of(place));
   collective->adopt(group);
   return collective;
 }

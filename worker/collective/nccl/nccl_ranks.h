@@ -44,6 +44,7 @@ class NcclRanks final : public Collective {
   int rank() const override { return job().rank; }
   int world_size() const override { return job().ranks; }
   Device device() const override { return Device::kCuda; }
+  int gpu() const override { return job().gpu; }
   std::string_view name() const override { return "nccl"; }
   bool is_capturing() const override;
 
@@ -73,6 +74,7 @@ class NcclRanks final : public Collective {
   void send(Flat flat, int to) override;
   void receive(Flat flat, int from) override;
   std::unique_ptr<Collective> split(int color, int key) override;
+  std::unique_ptr<Collective> on_gpu(int gpu) override;
   void reset() override {
     throw CollectiveError("NCCL has no reset(): start the job anew from a checkpoint");
   }
@@ -101,6 +103,7 @@ class NcclRanks final : public Collective {
 
   const NcclJob& job() const { return parts_.job; }
   Ticket launch(const Flat& flat, const LaunchRequest& request);
+  NcclParts parts_of(const GroupPlace& place) const;
   using Deadline = std::chrono::steady_clock::time_point;
   void begin(Deadline deadline, std::unique_ptr<DesyncBoard> board);
   std::unique_ptr<Collective> split_by_nccl(const GroupPlace& place, int color, int key);

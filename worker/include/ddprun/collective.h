@@ -128,8 +128,8 @@ struct Transfer {
 using Ticket = std::uint32_t;
 
 // The operations of a job's ranks together, as the head of this file says. All ranks must call
-// them. These concern one rank alone: rank(), world_size(), device(), name(), is_capturing(),
-// progress(), check(), memory_of(), resets() and flight_record().
+// them. These concern one rank alone: rank(), world_size(), device(), gpu(), name(),
+// is_capturing(), progress(), check(), memory_of(), resets() and flight_record().
 class Collective {
  public:
   Collective() = default;
@@ -145,6 +145,8 @@ class Collective {
   virtual int world_size() const = 0;
   // Returns the device of the memory that it sums. Equal on all ranks.
   virtual Device device() const = 0;
+  // Returns the number of the GPU whose memory it sums, as CUDA counts them. -1 on CPU.
+  virtual int gpu() const { return -1; }
   // Returns the implementation's name, a text that lives as long as the program.
   virtual std::string_view name() const = 0;  // "alone", "shm", "tcp", "hierarchical", "nccl"
 
@@ -243,6 +245,12 @@ class Collective {
   // new ones. A group knows nothing of it. If one rank waits in the group and one outside, both
   // come to their deadline.
   virtual std::unique_ptr<Collective> split(int color, int key) = 0;
+
+  // Makes a collective of the same ranks with another GPU of this process: one sums the memory of
+  // one GPU. All ranks must call it, each with its own number. The two have their failures in
+  // common. The calling thread keeps its current GPU. Throws std::invalid_argument for a number
+  // that is no GPU's, and CollectiveError as split(). On CPU there is none: std::logic_error.
+  virtual std::unique_ptr<Collective> on_gpu(int gpu);
 
   // Gives up all sums under way, on all ranks: each must call it, and it returns when all have. A
   // rank that waits for anything of before throws CollectiveError, which says who has called

@@ -181,6 +181,24 @@ TEST_F(NcclFailures, TheCommunicatorsOfAGpuFailTogether) {
   });
 }
 
+// A program waits for the sums of both: one alone would only come to its deadline.
+TEST_F(NcclFailures, TheGpusOfARankFailTogether) {
+  std::promise<void> told;
+  auto tells = told.get_future();
+  run({.ranks = 2, .timeout = 600s}, [&](Rank& rank) {
+    auto second = rank.collective->on_gpu(2 + rank.rank);
+    const auto memory = rank.filled(4, 1);
+    const auto other = second->allocate(16);
+    if (rank.rank == 1) return tells.wait();
+    rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+    const std::string why = message_of([&] { second->broadcast(floats(other, 4), 7); });
+    EXPECT_NE(why.find("rank 0: broadcast: NCCL: invalid argument"), std::string::npos) << why;
+    EXPECT_EQ(failure_of(*rank.collective), why);
+    cudaStreamSynchronize(rank.stream);
+    told.set_value();
+  });
+}
+
 TEST_F(NcclFailures, TheLastWordsOfAProcessAreKept) {
   // The process that ends runs this test from its beginning.
   const char* const given = std::getenv("DDPRUN_LAST_WORDS");

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -362,10 +363,74 @@ TEST_F(NcclRanksTest, SplitsIntoGroups) {
   EXPECT_EQ(sim::controls().splits, 2);
 }
 
+// A model in two halves: the sums of each are ordered with the program's stream on its GPU.
+TEST_F(NcclRanksTest, HasASecondGpu) {
+  constexpr int kRanks = 2;
+  run({.ranks = kRanks}, [](Rank& rank) {
+    const int gpu = kRanks + rank.rank;
+    const auto second = rank.collective->on_gpu(gpu);
+    EXPECT_EQ(rank.collective->gpu(), rank.rank);
+    EXPECT_EQ(second->gpu(), gpu);
+    EXPECT_EQ(second->rank(), rank.rank);
+    int here = -1;
+    cudaGetDevice(&here);
+    EXPECT_EQ(here, rank.rank) << "the thread keeps its GPU";
+    const auto own = rank.filled(100, 1);
+    const auto other = second->allocate(100 * sizeof(float));
+    cudaStream_t stream = rank.others->at(gpu);
+    sim::Gate gate(stream, {sim::writes(other.get())});
+    sim::run_on(
+        stream,
+        [=, numbers = reinterpret_cast<float*>(other.get())] { std::fill_n(numbers, 100, 5); },
+        {sim::writes(other.get())});
+    const int waits = sim::host_waits();
+    const Ticket late = second->launch_sum(floats(other, 100));
+    const Ticket early = rank.collective->launch_sum(floats(own, 100));
+    second->wait(late);
+    rank.collective->wait(early);
+    EXPECT_EQ(sim::host_waits(), waits);
+    EXPECT_EQ(rank.read(own, 100), std::vector<float>(100, 2)) << "it waits for its own GPU alone";
+    gate.open();
+    cudaStreamSynchronize(stream);
+    const auto* sum = reinterpret_cast<const float*>(other.get());
+    EXPECT_EQ(std::vector<float>(sum, sum + 100), std::vector<float>(100, 10));
+    // A group of its ranks is there, too.
+    EXPECT_EQ(second->split(0, -rank.rank)->gpu(), gpu);
+    const std::string why = [&] {
+      try {
+        rank.collective->on_gpu(8);
+      } catch (const std::invalid_argument& error) {
+        return std::string(error.what());
+      }
+      return std::string();
+    }();
+    EXPECT_EQ(why,
+              "on_gpu(8): expected a number from 0 on below the 8 GPUs that this process sees");
+  });
+}
+
 TEST_F(NcclRanksTest, TellsThatARankDoesNotSplit) {
   run({.ranks = 2, .timeout = std::chrono::milliseconds(300)}, [](Rank& rank) {
     if (rank.rank == 1) return;
     EXPECT_NE(message_of([&] { rank.collective->split(0, 0); }), "");
+  });
+  EXPECT_EQ(sim::controls().splits, 0) << "it has not come to ncclCommSplit()";
+}
+
+// The ranks have agreed on the groups, and one of them does not come to ncclCommSplit().
+TEST_F(NcclRanksTest, TellsThatARankDoesNotComeToTheSplit) {
+  std::promise<void> told;
+  auto tells = told.get_future();
+  run({.ranks = 2, .timeout = std::chrono::milliseconds(300)}, [&](Rank& rank) {
+    if (rank.rank == 1) {
+      gather_split_requests(*rank.collective, {0, 1});
+      return tells.wait();
+    }
+    const std::string why = message_of([&] { rank.collective->split(0, 0); });
+    EXPECT_NE(why.find("rank 0"), std::string::npos) << why;
+    EXPECT_EQ(sim::controls().splits, 1);
+    EXPECT_EQ(message_of([&] { rank.collective->barrier(); }), why) << "the ranks are apart";
+    told.set_value();
   });
 }
 

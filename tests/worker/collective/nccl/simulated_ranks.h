@@ -70,7 +70,8 @@ class SimulatedGpu : public ::testing::Test {
     int rank;
     cudaStream_t stream;  // the program's
     std::unique_ptr<Collective> collective;
-    std::shared_ptr<cudaStream_t> current;  // the stream that the collective is told
+    std::shared_ptr<cudaStream_t> current;                // the stream that the collective is told
+    std::shared_ptr<std::map<int, cudaStream_t>> others;  // the program's on other GPUs
 
     // The collective's memory, with this rank's values, which the program's stream writes.
     std::shared_ptr<std::byte> filled(std::size_t count, float value) const {
@@ -121,6 +122,7 @@ class SimulatedGpu : public ::testing::Test {
     cudaSetDevice(rank);
     cudaStream_t stream = sim::new_stream();
     const auto current = std::make_shared<cudaStream_t>(stream);
+    const auto others = std::make_shared<std::map<int, cudaStream_t>>();
     const NcclParts parts{.job = {.rank = rank,
                                   .ranks = options.ranks,
                                   .gpu = rank,
@@ -131,11 +133,17 @@ class SimulatedGpu : public ::testing::Test {
                                       .give_back = options.give_back},
                           .optional = options.optional(rank),
                           .limits = options.limits,
-                          .end_process = options.end_process};
+                          .end_process = options.end_process,
+                          .program_on = [=](int gpu) {
+                            const OnGpu there(gpu);
+                            cudaStream_t other = (*others)[gpu] = sim::new_stream();
+                            return GpuProgram{.make = sim::new_stream,
+                                              .current = [=] { return other; }};
+                          }};
     auto board = options.board ? std::make_unique<MemoryBoard>(texts, rank) : nullptr;
     auto joined = join_nccl_on(parts, exchange, std::move(board));
     if (!joined) return joined.error();
-    return Rank{rank, stream, std::move(*joined), current};
+    return Rank{rank, stream, std::move(*joined), current, others};
   }
 
   static void run(const Options& options, const std::function<void(Rank&)>& body) {

@@ -20,6 +20,7 @@ class PassingCollective : public Collective {
   int rank() const override { return inner_.rank(); }
   int world_size() const override { return inner_.world_size(); }
   Device device() const override { return inner_.device(); }
+  int gpu() const override { return inner_.gpu(); }
   std::string_view name() const override { return inner_.name(); }
   bool is_capturing() const override { return inner_.is_capturing(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
@@ -49,6 +50,7 @@ class PassingCollective : public Collective {
   std::unique_ptr<Collective> split(int color, int key) override {
     return inner_.split(color, key);
   }
+  std::unique_ptr<Collective> on_gpu(int gpu) override { return inner_.on_gpu(gpu); }
   std::uint32_t resets() const override { return inner_.resets(); }
   std::string flight_record() const override { return inner_.flight_record(); }
   void check() override { inner_.check(); }
