@@ -22,6 +22,8 @@
 #include "agent/network/node_spec.h"
 #include "agent/network/store_probe.h"
 #include "agent/node_operators.h"
+#include "agent/preemption/notice_look.h"
+#include "agent/preemption/preemption_watch.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
 #include "agent/replicas/replica_watch.h"
@@ -71,6 +73,10 @@ class Agent {
   void children_died();
   void worker_is_dying(int local_rank, Time noticed);
   void stop_requested(int signo);
+  void notice_came(int signo);
+  void step_is_agreed(const rendezvous::StepOrder& order);
+  void signal_for_step(int local_rank, const rendezvous::StepOrder& order);
+  std::vector<int> running_local_ranks() const;
   void on_message(const rendezvous::HostMessage& message);
   void worker_is_stuck(pid_t pid);
   void teardown_is_overdue(int local_rank);
@@ -79,6 +85,9 @@ class Agent {
   void end_hung_worker(const rendezvous::Verdict& verdict);
   void replicas_differ(const rendezvous::ReplicaVerdict& verdict);
   bool compares_replicas() const;
+  bool notices_come() const {
+    return !config_.signals.notice.empty() || !config_.notice_file.empty();
+  }
 
   void perform(const Actions& actions);
   void perform(const RequestRound& action);
@@ -114,6 +123,8 @@ class Agent {
   Standstills standstills_;
   ReplicaWatch replicas_;
   StragglerWatch stragglers_;
+  PreemptionWatch preemption_;
+  NoticeLook notice_look_;
   std::chrono::seconds straggler_window_{0};  // 0: nobody looks for them
   Time first_sign_{};                         // of the failure that is being told
   bool is_starting_ = false;                  // StartWorkers is being performed: imports go on
@@ -132,6 +143,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                   .max_restarts = config_.restarts.max_restarts,
                   .detailed_exit_codes = config_.detailed_exit_codes,
                   .exits = config_.exits,
+                  .exit_preempted = config_.exit_preempted,
                   .hostname = hostname_}),
       consoles_(loop, STDOUT_FILENO, STDERR_FILENO, config_.called),
       workers_(loop, config_, consoles_, {hostname_, start.ignored_signals},
@@ -169,20 +181,32 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
            .not_compared = [this](int rank,
                                   const std::string& why) { reporter_.not_compared(rank, why); }}),
       stragglers_(
-          loop, {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
-                 .folder = [this] { return workers_.scratch_folder(); },
-                 .are_slow =
-                     [this](const rendezvous::StragglerVerdict& it) { reporter_.are_slow(it); }}) {
+          loop,
+          {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
+           .folder = [this] { return workers_.scratch_folder(); },
+           .are_slow = [this](const rendezvous::StragglerVerdict& it) { reporter_.are_slow(it); }}),
+      preemption_(loop,
+                  {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
+                   .pages = [this] { return workers_.pages(); },
+                   .running = [this] { return running_local_ranks(); },
+                   .folder = [this] { return workers_.scratch_folder(); },
+                   .agreed = [this](const rendezvous::StepOrder& it) { step_is_agreed(it); },
+                   .signal = [this](int rank,
+                                    const rendezvous::StepOrder& it) { signal_for_step(rank, it); },
+                   .stop = [this](int signo) { stop_requested(signo); }}),
+      notice_look_(loop, config_.notice_file, [this] { notice_came(SIGTERM); }) {
   consoles_.take_log();
 }
 
 int Agent::run(char* temporary_folder) {
   events_.listen({.child_died = [this] { children_died(); },
                   .stop_requested = [this](int signo) { stop_requested(signo); },
+                  .notice = [this](int signo) { notice_came(signo); },
                   .message = [this](int signo) { workers_.children().signal_leaders(signo); },
                   .guardian_died = [this] { guardian_died(); }});
   // Only now, with the handlers in place: a signal that waited since the fork is delivered here.
   unblock_signals(config_.signals);
+  notice_look_.begin();
   spawn(loop_, "agent begin", begin(temporary_folder));
   loop_.run();
   // From here on nobody handles signals. One that came now would kill us, and the job would end
@@ -308,6 +332,29 @@ void Agent::stop_requested(int signo) {
   if (!is_over) perform(lifecycle_.stop_requested(signo, now()));
 }
 
+// If no worker runs, there is nothing to save.
+void Agent::notice_came(int signo) {
+  const auto deadline = std::chrono::ceil<std::chrono::milliseconds>(config_.notice_deadline);
+  const bool is_told =
+      lifecycle_.phase() == Phase::kRunning && preemption_.give_notice(signo, deadline);
+  if (!is_told) stop_requested(signo);
+}
+
+void Agent::step_is_agreed(const rendezvous::StepOrder& order) {
+  reporter_.step_is_agreed(order);
+  if (order.is_end) perform(lifecycle_.leave_after_step(order, now()));
+}
+
+void Agent::signal_for_step(int local_rank, const rendezvous::StepOrder& order) {
+  if (order.is_end) workers_.children().ask_worker_to_end(local_rank, order.signo);
+}
+
+std::vector<int> Agent::running_local_ranks() const {
+  std::vector<int> ranks = lifecycle_.own_ranks(true);
+  for (int& rank : ranks) rank -= lifecycle_.seat().first_rank;
+  return ranks;
+}
+
 void Agent::on_message(const rendezvous::HostMessage& message) {
   if (lifecycle_.phase() == Phase::kDone) return;
   // The lifecycle ignores a message about an older round, and starts no workers where it ends. So
@@ -318,6 +365,7 @@ void Agent::on_message(const rendezvous::HostMessage& message) {
   standstills_.hear(message);
   replicas_.hear(message);
   stragglers_.hear(message);
+  preemption_.hear(message);
   perform(lifecycle_.on_message(message, now()));
   if (broken != nullptr && broken->is_fenced) lease_.workers_until({});
 }
@@ -387,6 +435,7 @@ void Agent::perform(const RequestRound& /*action*/) {
   if (operators_) operators_->attempt_ends();
   replicas_.attempt_ends();
   stragglers_.attempt_ends();
+  preemption_.attempt_ends();
   // Nothing of the old attempt may reach the next one: an orphan may hold a GPU or a port.
   workers_.end_attempt(kSweepBetweenRounds, kGraceBetweenRounds);
   // This comes before join(). The join message carries the port on which this node would serve the
@@ -398,6 +447,7 @@ void Agent::perform(const RequestRound& /*action*/) {
   spec.answers_looks = config_.on_hang != OnHang::kOff && workers_.pages() != nullptr;
   spec.compares_replicas = compares_replicas();
   spec.hears_stragglers = true;
+  spec.takes_step_orders = true;
   services_->session().join(spec);
 }
 
@@ -440,6 +490,7 @@ void Agent::start_workers() {
                               .workers = config_.worker_count,
                               .first_rank = lifecycle_.seat().first_rank},
                              straggler_window_);
+  preemption_.attempt_begins({.round = round.number, .workers = config_.worker_count});
 }
 
 // Starts one worker. If not even a process can be made for it, the lifecycle is told that this
@@ -448,7 +499,8 @@ void Agent::start_worker(int local_rank) {
   const auto pid = workers_.start(lifecycle_.round(), local_rank,
                                   {.seat = lifecycle_.seat(),
                                    .interface = services_->interface_towards_peers(),
-                                   .timer_file = monitors_.timer_file()});
+                                   .timer_file = monitors_.timer_file(),
+                                   .notice_file = notices_come() ? preemption_.notice_file() : ""});
   if (pid) return;
   log::error(pid.error().message());
   // Posted: perform(StartWorkers) has not started all workers yet. Told at once, the lifecycle
@@ -488,6 +540,7 @@ void Agent::perform(const SignalShells& action) {
 }
 
 void Agent::perform(const KillWorkers& /*action*/) {
+  if (!lifecycle_.ending().noticed.empty()) reporter_.notice_is_over();
   workers_.children().signal_groups(SIGKILL);
   // Collect dead shells that reap() kept back, because programs still lived in their groups. The
   // kernel sends no second SIGCHLD for them.
@@ -535,6 +588,7 @@ asio::awaitable<void> Agent::end() {
   co_await consoles_.flush();
   workers_.remove_logs(wants_files(config_) || exit_code_ != 0);
   monitors_.end();
+  notice_look_.end();
   loop_.stop();
 }
 

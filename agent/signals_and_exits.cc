@@ -50,7 +50,7 @@ void SignalsAndExits::wait_for_signal() {
     if (cancelled) return;
     wait_for_signal();
     const SignalMeaning meaning = meaning_of(plan_, received);
-    if (!meaning.is_message && requests_.direct(received)) handlers_.stop_requested(meaning.signo);
+    if (!meaning.is_message && requests_.direct(received)) request(meaning);
   });
 }
 
@@ -79,8 +79,14 @@ void SignalsAndExits::passed_on(int received) {
   if (meaning.is_message) {
     handlers_.message(meaning.signo);
   } else if (requests_.passed_on(received)) {
-    handlers_.stop_requested(meaning.signo);
+    request(meaning);
   }
+}
+
+void SignalsAndExits::request(const SignalMeaning& meaning) {
+  const bool is_first = !std::exchange(is_noticed_, true);
+  if (meaning.is_notice && is_first) return handlers_.notice(meaning.signo);
+  handlers_.stop_requested(meaning.signo);
 }
 
 }  // namespace ddprun::agent

@@ -23,6 +23,8 @@ class SignalsAndExits {
     std::function<void()> child_died;
     // The user or the scheduler asks to end the job. Each call is one more request.
     std::function<void(int signo)> stop_requested;
+    // The first of such requests, after which the workers may save. Further ones are as above.
+    std::function<void(int signo)> notice;
     std::function<void(int signo)> message;  // a signal that is for the workers
     std::function<void()> guardian_died;
   };
@@ -46,10 +48,12 @@ class SignalsAndExits {
   void wait_for_guardian();
   bool read_guardian();
   void passed_on(int received);
+  void request(const SignalMeaning& meaning);
 
   const SignalPlan& plan_;
   Handlers handlers_;
   StopRequests requests_;
+  bool is_noticed_ = false;
   asio::signal_set child_signal_;
   asio::signal_set direct_signals_;
   asio::posix::stream_descriptor guardian_;

@@ -1,10 +1,14 @@
 #include "proto/worker_page.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -41,6 +45,31 @@ WorkerPage* map_page(std::string_view variable) {
   return static_cast<WorkerPage*>(memory) + *offset / kWorkerPageBytes;
 }
 
+// Waits until the order changes that a rank holds. The agent ends that.
+void wait_for_next_order(WorkerPage& page, std::uint64_t held) {
+  ::syscall(SYS_futex, &page.order, FUTEX_WAIT, static_cast<std::uint32_t>(held), nullptr, nullptr,
+            0);
+}
+
+// A step is done, and there is an order.
+void obey_order(WorkerPage& page) {
+  for (;;) {
+    const std::uint64_t word = page.order;
+    const PageOrder order = unpack_order(word);
+    const std::uint64_t taken = page.taken;
+    const AfterStep what = after_step(order, page.order_step, page.steps, taken & ~kAsksItself);
+    if (what == AfterStep::kWait) {
+      wait_for_next_order(page, word);
+      continue;
+    }
+    // A program that asks takes it then.
+    if (what == AfterStep::kGoOn || (taken & kAsksItself) != 0) return;
+    page.taken = order.number;
+    if (order.signo != 0) ::raise(order.signo);
+    return;
+  }
+}
+
 }  // namespace
 
 WorkerPage& own_worker_page() {
@@ -63,6 +92,15 @@ void count_step(WorkerPage& page) {
   if (page.steps == 0) page.first_step = moment;
   page.last_step = moment;
   ++page.steps;
+  if (page.order != 0) obey_order(page);
+}
+
+bool is_ending(WorkerPage& page) {
+  page.taken |= kAsksItself;
+  const PageOrder order = unpack_order(page.order);
+  const bool ends = order.is_taken && order.is_end && page.steps >= page.order_step;
+  if (ends) page.taken = kAsksItself | order.number;
+  return ends;
 }
 
 }  // namespace ddprun

@@ -41,7 +41,12 @@ struct WorkerPage {
   // A robust lock (pthread_mutexattr_setrobust(3)) that the worker's main thread takes and never
   // gives back. The kernel does, when the worker dies.
   pthread_mutex_t lock;
-  char unused_too[64 - sizeof(pthread_mutex_t)];
+  // The step at whose end the ranks save (rendezvous/core/preemption.h), counted as `steps`.
+  std::atomic<std::uint64_t> order_step;
+  // PageOrder, packed. 0: there is none. A worker that holds sleeps on the lower half (futex(2)).
+  std::atomic<std::uint64_t> order;
+  // The worker writes the number of the order that it has taken, and kAsksItself.
+  std::atomic<std::uint64_t> taken;
 
   // The word that the kernel changes. glibc has it first in its mutex (glibc 2.36,
   // sysdeps/nptl/bits/struct_mutex.h). A worker with another C library does not take the lock.
@@ -52,8 +57,44 @@ struct WorkerPage {
 
 inline constexpr std::uint64_t kNoWitness = ~std::uint64_t{0};
 
+// The order in a page. Its step is written before it.
+struct PageOrder {
+  std::uint32_t number = 0;  // counts from 1, below 1 << 30
+  bool is_taken = false;     // false: a rank that has done the step waits for the next order
+  bool is_end = false;       // the job ends; false: the worker goes on when it has saved
+  int signo = 0;             // the worker sends it to itself; 0: it need not
+
+  bool operator==(const PageOrder&) const = default;
+};
+constexpr std::uint64_t pack(const PageOrder& order) {
+  return (std::uint64_t{order.is_end} << 40) | (static_cast<std::uint64_t>(order.signo) << 32) |
+         (std::uint64_t{order.number} << 1) | std::uint64_t{order.is_taken};
+}
+constexpr PageOrder unpack_order(std::uint64_t word) {
+  return {.number = static_cast<std::uint32_t>(word) >> 1,
+          .is_taken = (word & 1) != 0,
+          .is_end = ((word >> 40) & 1) != 0,
+          .signo = static_cast<int>((word >> 32) & 0xFF)};
+}
+// The next act of a worker that has done a step.
+enum class AfterStep {
+  kGoOn,
+  kWait,  // until the order changes
+  kTake,  // it saves, and says so in WorkerPage::taken
+};
+// `taken`: as in the page, without kAsksItself.
+constexpr AfterStep after_step(const PageOrder& order, std::uint64_t order_step,
+                               std::uint64_t steps, std::uint64_t taken) {
+  if (order.number == 0 || order.number == taken || steps < order_step) return AfterStep::kGoOn;
+  return order.is_taken ? AfterStep::kTake : AfterStep::kWait;
+}
+
+// In WorkerPage::taken: the program asks whether it should save, so it needs no signal.
+inline constexpr std::uint64_t kAsksItself = std::uint64_t{1} << 63;
+
 inline constexpr std::size_t kWorkerPageBytes = 128;
 static_assert(sizeof(WorkerPage) == kWorkerPageBytes);
+static_assert(offsetof(WorkerPage, order_step) == 104, "the Python hook reads it there");
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "it is shared between processes");
 
 // This worker's page. Memory that nobody reads, if no agent made one. Maps it at the first call and
@@ -64,5 +105,9 @@ WorkerPage& own_worker_page();
 // note_first_line() also takes the lock, so the main thread calls it.
 void note_first_line(WorkerPage& page);
 void count_step(WorkerPage& page);
+
+// Whether the job ends, and this worker has done the step at whose end all ranks save. From the
+// first call on it gets no signal for it. Any thread.
+bool is_ending(WorkerPage& page);
 
 }  // namespace ddprun

@@ -14,6 +14,7 @@ std::vector<int> handled_signals(const SignalPlan& plan) {
     if (std::find(signals.begin(), signals.end(), signo) == signals.end()) signals.push_back(signo);
   };
   for (const int signo : plan.stop) add(signo);
+  for (const int signo : plan.notice) add(signo);
   for (const auto& [received, meant] : plan.map) add(received);
   return signals;
 }
@@ -26,7 +27,11 @@ SignalMeaning meaning_of(const SignalPlan& plan, int received) {
   constexpr std::array kEnding = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   const bool stops = std::find(plan.stop.begin(), plan.stop.end(), signo) != plan.stop.end() ||
                      std::find(kEnding.begin(), kEnding.end(), signo) != kEnding.end();
-  return {signo, !stops};
+  const auto is_notice = [&plan](int any) {
+    return std::ranges::find(plan.notice, any) != plan.notice.end();
+  };
+  const bool notices = is_notice(received) || is_notice(signo);
+  return {signo, !stops && !notices, notices};
 }
 
 bool may_restart(const AgentConfig& config, int restart_count) {

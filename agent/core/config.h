@@ -56,6 +56,7 @@ struct SignalPlan {
   std::string stop_names = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // as the user wrote it; workers get it
   // Received signal -> what it is taken for (--signal-map USR1=TERM).
   std::map<int, int> map{};
+  std::vector<int> notice{};  // --preempt-signal: each means "save, the job ends soon"
 };
 
 // Every signal for which ddprun needs a handler, each once.
@@ -65,6 +66,7 @@ std::vector<int> handled_signals(const SignalPlan& plan);
 struct SignalMeaning {
   int signo = 0;            // after `map`
   bool is_message = false;  // true: pass it to the workers; false: it ends the job
+  bool is_notice = false;   // it ends the job, after a step (docs/preemption.md)
 };
 SignalMeaning meaning_of(const SignalPlan& plan, int received);
 
@@ -90,6 +92,8 @@ struct RestartPlan {
 };
 
 inline constexpr const char* kHealthPortVariable = "TORCHELASTIC_HEALTH_CHECK_PORT";
+// The path of a file that appears when the workers should save and end.
+inline constexpr const char* kNoticeVariable = "DDPRUN_NOTICE";
 inline constexpr const char* kStoreUsersVariable = "DDPRUN_STORE_USERS";
 // AgentConfig::check_replicas, for a worker's Python hook.
 inline constexpr const char* kCheckReplicasVariable = "DDPRUN_CHECK_REPLICAS";
@@ -203,6 +207,10 @@ struct AgentConfig {
   SignalPlan signals;
   // How long workers have between the request to end and SIGKILL.
   std::chrono::nanoseconds grace = std::chrono::seconds(30);
+  // And between a notice and SIGKILL.
+  std::chrono::nanoseconds notice_deadline = std::chrono::seconds(30);
+  std::string notice_file{};            // --preempt-file; empty: none
+  std::optional<int> exit_preempted{};  // --exit-preempted; unset: as for any signal
   // A worker that has recorded its error and still lives after so long counts as failed. 0: off.
   std::chrono::milliseconds teardown_timeout = std::chrono::seconds(15);
   OnHang on_hang = OnHang::kReport;

@@ -3,6 +3,8 @@
 // why a job ended (docs/torchrun.md, "Exit codes").
 #pragma once
 
+#include <optional>
+
 #include "agent/core/lifecycle.h"
 
 namespace ddprun::agent {
@@ -21,6 +23,8 @@ inline constexpr int kExitSignalBase = 128;
 struct ExitFacts {
   bool detailed = false;
   bool workers_started = false;  // at least one attempt began on this node
+  // --exit-preempted: the code of a job that was told to end; unset: as torchrun's, or detailed.
+  std::optional<int> preempted{};
   int max_restarts = 0;
 };
 

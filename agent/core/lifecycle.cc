@@ -72,6 +72,7 @@ Actions Lifecycle::on_message(const rendezvous::HostMessage& message, Time now) 
     Actions operator()(const rendezvous::ReplicaQuestion& /*it*/) const { return {}; }
     Actions operator()(const rendezvous::ReplicaVerdict& /*it*/) const { return {}; }
     Actions operator()(const rendezvous::StragglerVerdict& /*it*/) const { return {}; }
+    Actions operator()(const rendezvous::StepOrder& /*it*/) const { return {}; }
   };
   return std::visit(Tell{*this, now}, message);
 }
@@ -240,6 +241,10 @@ bool Lifecycle::stopped_by_us(const WorkerExit& exit) const {
 
 Actions Lifecycle::stop_requested(int signo, Time now) {
   if (phase_ == Phase::kDone) return {};
+  if (ending_.signal != 0 && std::exchange(waits_for_step_, false)) {
+    closing_signal_ = signo;
+    return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
+  }
   if (ending_.signal != 0) {  // a second request: the user does not want to wait for the grace
     // A third request changes nothing: the limit of the kill must not begin anew.
     return live_ > 0 && !killed_ ? kill(now) : Actions{};
@@ -259,6 +264,24 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
                                .message = fmt::format("the launcher on {} received {}",
                                                       settings_.hostname, signal_name(signo))}}};
   append(actions, drain(AfterDrain::kEnd, signo, now));
+  return actions;
+}
+
+// As stop_requested(): the others hear of it before a worker of theirs fails for want of ours.
+Actions Lifecycle::leave_after_step(const rendezvous::StepOrder& order, Time now) {
+  if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
+  ending_.signal = order.signo;
+  ending_.noticed = order.hostname;
+  Actions actions = {LeaveJob{{.hostname = settings_.hostname,
+                               .exit_code = -order.signo,
+                               .message = fmt::format("{} was given notice by {}", order.hostname,
+                                                      signal_name(order.signo))}}};
+  waits_for_step_ = phase_ != Phase::kDraining;
+  const Actions rest = drain(AfterDrain::kEnd, order.signo, now);
+  if (live_ == 0) append(actions, rest);
+  if (live_ == 0 || killed_) return actions;
+  if (waits_for_step_) kill_at_ = look_at_ = Time::max();
+  kill_no_later_than(now + order.deadline);
   return actions;
 }
 
@@ -354,6 +377,7 @@ Finish Lifecycle::finish() const {
     return {*code};
   return {exit_code_of(ending_, {.detailed = settings_.detailed_exit_codes,
                                  .workers_started = workers_started_,
+                                 .preempted = settings_.exit_preempted,
                                  .max_restarts = settings_.max_restarts})};
 }
 

@@ -111,6 +111,7 @@ struct Ending {
   bool drained = false;                      // an operator took this node out of the job
   bool stopped = false;                      // an operator ended the job for all nodes
   int signal = 0;                            // not 0: this launcher was told to stop
+  std::string noticed{};                     // not empty: by a notice that this node got
   bool launcher_failed = false;              // give_up(): something outside the workers
   std::optional<Error> session_error;        // the session with the rendezvous failed
   std::optional<rendezvous::Failure> cause;  // a worker or a node failed
@@ -134,6 +135,7 @@ class Lifecycle {
     int max_restarts = 0;
     bool detailed_exit_codes = false;
     ExitPlan exits{};
+    std::optional<int> exit_preempted{};
     std::string hostname;
   };
 
@@ -164,6 +166,9 @@ class Lifecycle {
   // A signal asks to end the job. The first request is passed on to the workers and starts the
   // grace. Every further request kills the workers at once.
   Actions stop_requested(int signo, Time now);
+  // The workers end after the step of `order`, and hear of it elsewhere (agent/preemption/). Nobody
+  // signals them here, unless one more request comes. At the end of the deadline they are killed.
+  Actions leave_after_step(const rendezvous::StepOrder& order, Time now);
   // This node cannot go on, and the reason is not a worker's exit. For example, no log folder could
   // be made. A worker that could not be forked is an exit (start_error), and may lead to a restart.
   Actions give_up(const rendezvous::Failure& reason, Time now);
@@ -227,6 +232,7 @@ class Lifecycle {
   bool workers_started_ = false;       // in this round or an earlier one
   bool killed_ = false;                // SIGKILL was sent to the workers of this round
   bool is_pointless_ = false;          // a failure of this round ends the job
+  bool waits_for_step_ = false;        // the workers got no request to end from here
   int handled_rank_ = -1;              // local rank of the failure that we acted on before the exit
   AfterDrain after_drain_ = AfterDrain::kUndecided;
   Ending ending_;

@@ -63,6 +63,7 @@ std::vector<std::string> worker_variables(const AgentConfig& config, const rende
     for (const std::string& name : config.device_variables) set_variable(env, name, device);
   }
   if (!facts.timer_file.empty()) set_variable(env, "TORCHELASTIC_TIMER_FILE", facts.timer_file);
+  if (!facts.notice_file.empty()) set_variable(env, kNoticeVariable, facts.notice_file);
   // On one node Gloo's own choice is good: loopback reaches every worker.
   if (round.node_count > 1 && !facts.interface.empty())
     add_variable(env, "GLOO_SOCKET_IFNAME", facts.interface);

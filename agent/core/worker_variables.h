@@ -16,7 +16,8 @@ struct LocalFacts {
   std::string error_file{};
   // The network interface towards the other nodes; empty: unknown, or there are no other nodes.
   std::string interface {};
-  std::string timer_file{};  // the watchdog's FIFO; empty: off
+  std::string timer_file{};   // the watchdog's FIFO; empty: off
+  std::string notice_file{};  // it appears with a notice; empty: none comes
 };
 
 // NAME=value entries.

@@ -103,6 +103,7 @@ class WatchedAgent {
   LeaseNote& lease_;
   LeaseGuard lease_guard_;
   int requests_ = 0;
+  bool is_noticed_ = false;
   Clock::time_point kill_at_ = Clock::time_point::max();
   int status_ = 0;
 };
@@ -124,8 +125,11 @@ bool WatchedAgent::reap() {
 void WatchedAgent::pass_on(int signo) {
   const auto byte = static_cast<unsigned char>(signo);
   [[maybe_unused]] const auto written = ::write(pipe_, &byte, sizeof(byte));
-  if (meaning_of(job_.signals, signo).is_message) return;
+  const SignalMeaning meaning = meaning_of(job_.signals, signo);
+  if (meaning.is_message) return;
   ::kill(pid_, SIGCONT);
+  // After a notice the agent needs its time. The next request is the first to end at once.
+  if (meaning.is_notice && requests_ == 0 && !std::exchange(is_noticed_, true)) return;
   if (++requests_ == 2) kill_at_ = Clock::now() + kAgentLimit;
 }
 

@@ -332,15 +332,22 @@ pid_t Children::note_end(int local_rank, const std::string& why) {
 }
 
 void Children::ask_to_end(int signo) {
-  for (auto& [pid, worker] : workers_) {
-    worker.is_asked = true;
-    if (handles(pid, signo)) {
-      ::kill(pid, signo);
-      ::killpg(pid, SIGCONT);
-    } else {
-      worker.wraps = is_shell(pid);
-      signal_group(pid, signo);
-    }
+  for (auto& [pid, worker] : workers_) ask(pid, worker, signo);
+}
+
+void Children::ask_worker_to_end(int local_rank, int signo) {
+  const auto found = workers_.find(pid_of(local_rank));
+  if (found != workers_.end()) ask(found->first, found->second, signo);
+}
+
+void Children::ask(pid_t pid, Worker& worker, int signo) {
+  worker.is_asked = true;
+  if (handles(pid, signo)) {
+    ::kill(pid, signo);
+    ::killpg(pid, SIGCONT);
+  } else {
+    worker.wraps = is_shell(pid);
+    signal_group(pid, signo);
   }
 }
 

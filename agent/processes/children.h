@@ -83,6 +83,8 @@ class Children {
   // worker may be a shell, and the program that it runs may have a handler. Then the shell dies at
   // once, but counts as running until its group is empty. So the program has the grace too.
   void ask_to_end(int signo);
+  // The same for one worker. Does nothing if it does not live.
+  void ask_worker_to_end(int local_rank, int signo);
   // Call it some time after ask_to_end(). A shell with a trap for `signo` runs the trap only when
   // the command that it waits for has ended. So the groups of shells that still live get `signo`.
   void ask_shells_again(int signo);
@@ -131,6 +133,7 @@ class Children {
   static pid_t fork_into(int cgroup_fd);
   void watch(pid_t pid, Worker& worker) const;
   pid_t note_end(int local_rank, const std::string& why);
+  void ask(pid_t pid, Worker& worker, int signo);
   std::vector<pid_t> dead_workers() const;
   std::vector<pid_t> dead_by_pidfd() const;
   bool is_still_needed(pid_t dead) const;

@@ -314,6 +314,9 @@ std::string ending_text(const Ending& ending) {
   if (ending.drained) return "an operator drained this node; the workers were stopped";
   if (ending.stopped && ending.cause)
     return shown_text(ending.cause->message) + "; the workers were stopped";
+  if (!ending.noticed.empty())
+    return fmt::format("{} on {}; the workers were asked to save and end",
+                       signal_name(ending.signal), shown_text(ending.noticed));
   if (ending.signal != 0)
     return fmt::format("received {}; the workers were stopped", signal_name(ending.signal));
   if (ending.session_error) return shown_text(ending.session_error->message());

@@ -344,6 +344,31 @@ std::string Reporter::replicas_differ(const rendezvous::ReplicaVerdict& verdict)
   return folder;
 }
 
+void Reporter::step_is_agreed(const rendezvous::StepOrder& order) {
+  if (sources_.config.quiet) return;
+  const std::string what = order.step > 0
+                               ? fmt::format("all ranks save at the end of step {}", order.step)
+                               : "the ranks of this node save at once";
+  const std::string who = order.hostname.empty() ? "an operator" : shown_text(order.hostname);
+  const std::string why =
+      order.is_end ? fmt::format("{} was given notice ({})", who, signal_name(order.signo))
+                   : who + " asked for a checkpoint";
+  const std::string until =
+      order.is_end ? fmt::format(", and end within {} s",
+                                 std::chrono::ceil<std::chrono::seconds>(order.deadline).count())
+                   : "";
+  say(fmt::format("{}: {}: {}{}\n", sources_.config.called, why, what, until));
+}
+
+// Said in spite of --quiet: what these workers had to save is lost.
+void Reporter::notice_is_over() {
+  const std::vector<int> ranks = sources_.lifecycle.own_ranks(true);
+  if (ranks.empty()) return;
+  say(fmt::format(
+      "{}: rank{} {} on {} had not ended when the time after the notice was over: killed\n",
+      sources_.config.called, ranks.size() == 1 ? "" : "s", number_ranges(ranks, ", "), hostname_));
+}
+
 void Reporter::are_slow(const rendezvous::StragglerVerdict& verdict) {
   const std::string sentence = shown_text(verdict.sentence);
   history_.are_slow(verdict);

@@ -90,6 +90,10 @@ class Reporter {
   void not_compared(int rank, const std::string& why);
   // Ranks are slower than the others.
   void are_slow(const rendezvous::StragglerVerdict& verdict);
+  // All ranks save after this step, and end if the order says so.
+  void step_is_agreed(const rendezvous::StepOrder& order);
+  // The time after a notice is over: workers that still run are killed.
+  void notice_is_over();
   // Returns the incidents so far, for those who ask meanwhile.
   const IncidentLog& incident_log() const { return incident_log_; }
   // The rounds and standstills, as well.

@@ -44,10 +44,11 @@ constexpr std::uint64_t kStandbyBytes = std::uint64_t{400} << 20;
 // Below the scratch folder. A folder of its own: what is on PYTHONPATH is searched for every
 // import.
 constexpr const char* kHookFolder = "/hook";
-constexpr std::array<std::pair<const char*, std::string_view>, 8> kHookFiles{
+constexpr std::array<std::pair<const char*, std::string_view>, 9> kHookFiles{
     {{"/hook/sitecustomize.py", kHookText},
      {"/hook/witness.py", kWitnessText},
      {"/hook/steps.py", kStepsText},
+     {"/hook/notice.py", kNoticeText},
      {"/hook/replicas.py", kReplicasText},
      {"/hook/imports.py", kImportsText},
      {"/hook/script.py", kScriptText},

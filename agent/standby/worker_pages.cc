@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -73,6 +74,16 @@ std::uint64_t WorkerPages::ask_witness(int local_rank) const {
   return number;
 }
 
+// The worker writes its steps, and then reads the order. It has no fence between them. So the
+// kernel makes one on all processors (membarrier(2)).
+void WorkerPages::give_order(int local_rank, const PageOrder& order, std::int64_t step) const {
+  WorkerPage& page = at(local_rank);
+  page.order_step = static_cast<std::uint64_t>(step);
+  page.order = pack(order);
+  ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0);
+  ::syscall(SYS_futex, &page.order, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
 WorkerPage& WorkerPages::at(int local_rank) const {
   return static_cast<WorkerPage*>(memory_.get())[local_rank];
 }
@@ -85,6 +96,9 @@ void WorkerPages::begin(int local_rank, bool keeps_notes) {
   page.first_step = 0;
   page.first_line = 0;
   page.witness = witness_;
+  page.order = 0;
+  page.order_step = 0;
+  page.taken = 0;
   if (keeps_notes) return;
   page.notes_size = 0;
   page.parks = 0;

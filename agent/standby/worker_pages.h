@@ -34,6 +34,11 @@ class WorkerPages {
   // Wakes the worker's witness, which answers in witness_<local rank>.<number> beside the file.
   // Returns the number.
   std::uint64_t ask_witness(int local_rank) const;
+  // The step at whose end the worker saves, or at which it waits. Wakes it. Afterwards a read of
+  // its steps is later than what it does by an older order.
+  void give_order(int local_rank, const PageOrder& order, std::int64_t step) const;
+  // There is none any more.
+  void withdraw_order(int local_rank) const { give_order(local_rank, {}, 0); }
   // Before a worker starts: nothing is done yet. A standby keeps what its predecessor has noted.
   void begin(int local_rank, bool keeps_notes);
   // Workers start no witness.

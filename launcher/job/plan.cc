@@ -152,6 +152,9 @@ Plan make_plan(const Options& options, const Command& command, Inheritance inher
   agent.grace = options.shutdown_timeout;
   agent.teardown_timeout = options.teardown_timeout;
   agent.on_hang = options.on_hang;
+  agent.notice_deadline = options.preempt_deadline;
+  agent.notice_file = options.preempt_file;
+  agent.exit_preempted = options.exit_preempted;
   agent.check_replicas = options.check_replicas;
   agent.log_dir = options.log_dir.value_or("");
   agent.streams = stream_plans(options);

@@ -78,6 +78,9 @@ constexpr std::array kVariables = {
         "DDPRUN_STRAGGLER_WINDOW",
         "The seconds between two samples of each rank's steps, 20 by default, by which slow ranks "
         "are found. 0: none are taken."},
+    Entry{"DDPRUN_NOTICE",
+          "Set for each worker if notices can come: a file that appears with one, and has the step "
+          "after which all ranks save."},
     Entry{"DDPRUN_DEADLINE",
           "Set for each worker if Slurm says when it ends the job, in seconds after 1970."},
     Entry{"CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ZE_AFFINITY_MASK, "

@@ -83,7 +83,10 @@ struct Options {
   agent::ExitPlan exits{};
   std::chrono::milliseconds device_timeout{30'000};  // 0: no look at devices
   agent::OnHang on_hang = agent::OnHang::kReport;
-  int check_replicas = 0;  // every so many optimizer steps; 0: never
+  std::chrono::milliseconds preempt_deadline{30'000};  // from a notice to SIGKILL
+  std::string preempt_file{};                          // empty: none
+  std::optional<int> exit_preempted{};                 // nothing: as for any signal
+  int check_replicas = 0;                              // every so many optimizer steps; 0: never
   agent::StandbyMode standby = agent::StandbyMode::kAuto;
   agent::SharedImports share_imports = agent::SharedImports::kAuto;
   bool python_hook = true;

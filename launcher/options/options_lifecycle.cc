@@ -118,6 +118,33 @@ void read_exits(ParseContext& context) {
   context.options.device_timeout = context.value_of(FlagId::kDeviceTimeout, parse_seconds);
 }
 
+// A name that is wrong is an error here: the job would lose its work.
+void read_notices(ParseContext& context) {
+  Options& options = context.options;
+  const std::string names = context.given.text(FlagId::kPreemptSignal);
+  SignalList list = names.empty() ? SignalList{} : parse_signal_list(names);
+  if (!list.refused.empty())
+    context.fail(FlagId::kPreemptSignal, 2,
+                 fmt::format("{} is no signal that can be handled; expected names as in "
+                             "SIGTERM,SIGUSR1",
+                             list.refused.front()));
+  options.signals.notice = std::move(list.signals);
+  options.preempt_file = context.given.text(FlagId::kPreemptFile);
+  options.preempt_deadline = options.shutdown_timeout;
+  if (!context.given.text(FlagId::kPreemptDeadline).empty())
+    options.preempt_deadline = context.value_of(FlagId::kPreemptDeadline, parse_seconds);
+  const std::string code = context.given.text(FlagId::kExitPreempted);
+  if (!code.empty()) {
+    options.exit_preempted = parse_int(code);
+    const bool is_code = options.exit_preempted.value_or(-1) >= 0 && *options.exit_preempted <= 255;
+    if (!is_code) context.fail(FlagId::kExitPreempted, 2, "expected an exit code from 0 to 255");
+  }
+  const bool notices_come = !options.signals.notice.empty() || !options.preempt_file.empty();
+  if (!notices_come && context.given.has(FlagId::kPreemptDeadline))
+    context.warn_without_effect(FlagId::kPreemptDeadline,
+                                "without --preempt-signal or --preempt-file");
+}
+
 void read_standbys(ParseContext& context) {
   const std::string mode = context.choice(FlagId::kStandby, 2);
   context.options.standby = mode == "0"   ? agent::StandbyMode::kOff
@@ -155,6 +182,7 @@ void read_lifecycle(ParseContext& context) {
   read_signals(context);
   read_deadlines(context);
   read_exits(context);
+  read_notices(context);
   read_standbys(context);
   read_hangs(context);
   context.options.teardown_timeout = context.value_of(FlagId::kTeardownTimeout, parse_seconds);

@@ -79,6 +79,8 @@ struct NodeSpec {
   bool compares_replicas = false;
   // It hears of stragglers. An older node is not told.
   bool hears_stragglers = false;
+  // It takes StepOrder. A round with an older node agrees on no step.
+  bool takes_step_orders = false;
   // The settings of the job, used if this node is its first one. A host that serves one job has its
   // own. A time is 0 if an older node does not send it.
   RoundSettings settings;
@@ -264,9 +266,48 @@ struct StragglerVerdict {
   std::vector<int> ranks{};
   std::string sentence{};  // one line for people
 };
+// The step at whose end all ranks of the round save (preemption.h).
+enum class StepStage {
+  kAsk,   // say how far the ranks are (Session::answer_step())
+  kHold,  // a rank that reaches the step waits there; then say how far they are
+  kTake,  // all hold it: it is the step
+};
+struct StepOrder {
+  std::int64_t round = 0;
+  std::int64_t number = 0;  // counted by this host; each order has another one
+  StepStage stage = StepStage::kAsk;
+  std::int64_t step = 0;  // counted from 1; with kTake, 0: no step is agreed, so at once
+  int signo = 0;          // the ranks get it at the end of the step
+  // From now to SIGKILL for workers that have not ended.
+  std::chrono::milliseconds deadline{0};
+  bool is_end = true;      // the job ends; false: the workers go on
+  std::string hostname{};  // of the node that was given notice; for people
+
+  bool operator==(const StepOrder&) const = default;
+};
 using HostMessage =
     std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain, Look, StandstillVerdict,
-                 ReplicaQuestion, ReplicaVerdict, StragglerVerdict>;
+                 ReplicaQuestion, ReplicaVerdict, StragglerVerdict, StepOrder>;
+
+// ---- what a node tells of a notice (preemption.h) ----
+
+// This node is about to be taken away, or somebody wants the ranks to save.
+struct Notice {
+  std::int64_t round = 0;
+  int signo = 0;                          // the workers get it
+  std::chrono::milliseconds deadline{0};  // from now to SIGKILL
+  bool is_end = true;                     // as in StepOrder
+
+  bool operator==(const Notice&) const = default;
+};
+// The answer to kAsk and kHold.
+struct StepAnswer {
+  std::int64_t round = 0;
+  std::int64_t number = 0;  // of the order
+  std::int64_t steps = 0;   // that the node's farthest rank has done; 0: none counts
+
+  bool operator==(const StepAnswer&) const = default;
+};
 
 // ---- what a node tells of replicas (replicas.h) ----
 
@@ -421,6 +462,11 @@ class Session {
   // The steps of this node's ranks since the last report. The answer is StragglerVerdict if ranks
   // have become slower than the others. It may be lost as suspect() may.
   virtual void report_steps(const StepReport& /*report*/) {}
+  // This node is about to be taken away. The answer is StepOrder, to all nodes of the round. It may
+  // be lost as suspect() may.
+  virtual void give_notice(const Notice& /*notice*/) {}
+  // The answer to StepOrder. It may be lost as well.
+  virtual void answer_step(const StepAnswer& /*answer*/) {}
   // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
   virtual void abandon() {}
   // Over the network: until when the workers may live on if this session ended now. The past: they

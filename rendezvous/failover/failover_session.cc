@@ -50,6 +50,14 @@ void FailoverSession::report_replicas(const ReplicaReport& report) {
   if (failover_.is_admitted() && session_) session_->report_replicas(report);
 }
 
+void FailoverSession::give_notice(const Notice& notice) {
+  if (failover_.is_admitted() && session_) session_->give_notice(notice);
+}
+
+void FailoverSession::answer_step(const StepAnswer& answer) {
+  if (failover_.is_admitted() && session_) session_->answer_step(answer);
+}
+
 void FailoverSession::report_steps(const StepReport& report) {
   if (failover_.is_admitted() && session_) session_->report_steps(report);
 }

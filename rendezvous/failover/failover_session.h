@@ -36,6 +36,8 @@ class FailoverSession : public Session {
                      const std::vector<RankEvidence>& evidence) final;
   void report_replicas(const ReplicaReport& report) final;
   void report_steps(const StepReport& report) final;
+  void give_notice(const Notice& notice) final;
+  void answer_step(const StepAnswer& answer) final;
   void leave(const Failure& reason) final;
   void gone() final;
   std::optional<WaitStatus> wait_status() const final;

@@ -82,6 +82,8 @@ class RemoteSession final : public Session {
                      const std::vector<RankEvidence>& evidence) override;
   void report_replicas(const ReplicaReport& report) override;
   void report_steps(const StepReport& report) override;
+  void give_notice(const Notice& notice) override;
+  void answer_step(const StepAnswer& answer) override;
   void leave(const Failure& reason) override;
   void gone() override;
   std::optional<WaitStatus> wait_status() const override { return grant_.wait_status; }
@@ -241,6 +243,14 @@ void RemoteSession::report_replicas(const ReplicaReport& report) {
 
 void RemoteSession::report_steps(const StepReport& report) {
   if (state_ == State::kConnected && grant_.takes_steps && call_->has_room()) say(report);
+}
+
+void RemoteSession::give_notice(const Notice& notice) {
+  if (state_ == State::kConnected && grant_.takes_notices && call_->has_room()) say(notice);
+}
+
+void RemoteSession::answer_step(const StepAnswer& answer) {
+  if (state_ == State::kConnected && grant_.takes_notices && call_->has_room()) say(answer);
 }
 
 void RemoteSession::say(const NodeMessage& message) {

@@ -79,6 +79,7 @@ v4::Join encode_spec(const NodeSpec& spec) {
   message.set_compares_replicas(spec.compares_replicas);
   message.set_hears_stragglers(spec.hears_stragglers);
   message.set_most_without_progress(spec.most_without_progress);
+  message.set_takes_step_orders(spec.takes_step_orders);
   v4::RoundSettings& settings = *message.mutable_settings();
   settings.set_join_timeout_ms(spec.settings.join_timeout.count());
   settings.set_last_call_ms(spec.settings.last_call.count());
@@ -220,6 +221,7 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
   spec.compares_replicas = message.compares_replicas();
   spec.hears_stragglers = message.hears_stragglers();
   spec.most_without_progress = std::max(message.most_without_progress(), 0);
+  spec.takes_step_orders = message.takes_step_orders();
   if (message.has_settings()) spec.settings = decode_settings(message.settings());
   return spec;
 }
@@ -288,7 +290,8 @@ Result<DownMessage> decode_lease(const v4::Lease& message) {
                    .host_returns = message.host_returns(),
                    .takes_evidence = message.takes_evidence(),
                    .takes_replicas = message.takes_replicas(),
-                   .takes_steps = message.takes_steps()};
+                   .takes_steps = message.takes_steps(),
+                   .takes_notices = message.takes_notices()};
   if (message.has_wait_status()) {
     const v4::WaitStatus& wait_status = message.wait_status();
     grant.wait_status = {.awaits = decode_awaits(wait_status.awaits()),
@@ -341,6 +344,8 @@ v4::FromNode encode(const NodeMessage& said) {
       [&](const Evidence& evidence) { *message.mutable_evidence() = encode_evidence(evidence); },
       [&](const ReplicaReport& report) { *message.mutable_replicas() = encode_replicas(report); },
       [&](const StepReport& report) { *message.mutable_steps() = encode_steps(report); },
+      [&](const Notice& notice) { *message.mutable_notice() = encode_notice(notice); },
+      [&](const StepAnswer& answer) { *message.mutable_step_answer() = encode_answer(answer); },
       [&](const Proof& proof) {
         message.mutable_proof()->set_proof(proof.bytes);
         for (const std::string& channel : proof.channels)
@@ -383,7 +388,8 @@ v4::ToNode encode(const HostMessage& said) {
       },
       [&](const StragglerVerdict& verdict) {
         *message.mutable_straggler_verdict() = encode_straggler_verdict(verdict);
-      }};
+      },
+      [&](const StepOrder& order) { *message.mutable_step_order() = encode_step_order(order); }};
   std::visit(fill, said);
   return message;
 }
@@ -399,6 +405,7 @@ v4::ToNode encode(const LeaseGrant& grant) {
   lease.set_takes_evidence(grant.takes_evidence);
   lease.set_takes_replicas(grant.takes_replicas);
   lease.set_takes_steps(grant.takes_steps);
+  lease.set_takes_notices(grant.takes_notices);
   if (!grant.wait_status) return message;
   v4::WaitStatus& wait_status = *lease.mutable_wait_status();
   wait_status.set_have(grant.wait_status->have);
@@ -443,6 +450,10 @@ Result<NodeMessage> decode(const v4::FromNode& message) {
       return NodeMessage(decode_replicas(message.replicas()));
     case v4::FromNode::kSteps:
       return NodeMessage(decode_steps(message.steps()));
+    case v4::FromNode::kNotice:
+      return NodeMessage(decode_notice(message.notice()));
+    case v4::FromNode::kStepAnswer:
+      return NodeMessage(decode_answer(message.step_answer()));
     case v4::FromNode::kProof:
       return decode_proof<NodeMessage>(message.proof());
     // A kind that only a newer version has is an unknown field to protobuf, which skips it.
@@ -481,6 +492,8 @@ Result<DownMessage> decode(const v4::ToNode& message) {
       return DownMessage(decode_replica_verdict(message.replica_verdict()));
     case v4::ToNode::kStragglerVerdict:
       return DownMessage(decode_straggler_verdict(message.straggler_verdict()));
+    case v4::ToNode::kStepOrder:
+      return DownMessage(decode_step_order(message.step_order()));
     case v4::ToNode::kChallenge:
       return decode_secret<DownMessage, Challenge>("nonce", message.challenge().nonce());
     case v4::ToNode::kAdmitted:

@@ -14,6 +14,7 @@
 #include "rendezvous/core/membership.h"
 #include "rendezvous/core/rendezvous.h"
 #include "rendezvous/grpc/evidence_codec.h"
+#include "rendezvous/grpc/notice_codec.h"
 #include "rendezvous/grpc/proof_codec.h"
 #include "rendezvous/grpc/replica_codec.h"
 #include "rendezvous/grpc/step_codec.h"
@@ -54,7 +55,7 @@ struct Heartbeat {
 };
 using NodeMessage =
     std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Heartbeat, ResumeRequest,
-                 Proof, Suspicion, Evidence, ReplicaReport, StepReport>;
+                 Proof, Suspicion, Evidence, ReplicaReport, StepReport, Notice, StepAnswer>;
 
 // A node knows of no later round.
 inline constexpr std::int64_t kMostRounds = std::int64_t{1} << 62;
@@ -72,6 +73,7 @@ struct LeaseGrant {
   bool takes_evidence = false;
   bool takes_replicas = false;  // as well, with ReplicaReport
   bool takes_steps = false;     // and with StepReport
+  bool takes_notices = false;   // and with Notice and StepAnswer
 };
 // The messages that the host sends.
 using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge, HostProof>;

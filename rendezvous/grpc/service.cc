@@ -324,7 +324,8 @@ void Service::Calls::grant_lease(Node& node, const Heartbeat& heartbeat) {
                                     .host_returns = returns,
                                     .takes_evidence = true,
                                     .takes_replicas = true,
-                                    .takes_steps = true}));
+                                    .takes_steps = true,
+                                    .takes_notices = true}));
 }
 
 void Service::Calls::on_message(const std::shared_ptr<Call>& call,
@@ -381,6 +382,8 @@ void Service::Calls::pass_on(Node& node, const NodeMessage& message) {
     session.give_evidence(evidence->round, evidence->inquiry, evidence->ranks);
   if (const auto* report = std::get_if<ReplicaReport>(&message)) session.report_replicas(*report);
   if (const auto* report = std::get_if<StepReport>(&message)) session.report_steps(*report);
+  if (const auto* notice = std::get_if<Notice>(&message)) session.give_notice(*notice);
+  if (const auto* answer = std::get_if<StepAnswer>(&message)) session.answer_step(*answer);
 }
 
 // May run inside a function of the host, so it only sends. A node that got its last message is

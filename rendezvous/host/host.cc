@@ -72,6 +72,13 @@ class Host::LocalSession final : public HostedSession {
     if (host_.may_inquire())
       host_.announce(host_.stragglers_.reported(id_, report, host_.membership_, now()));
   }
+  void give_notice(const Notice& notice) override {
+    if (host_.may_inquire())
+      host_.announce(host_.preemption_.noticed(id_, notice, host_.membership_, now()));
+  }
+  void answer_step(const StepAnswer& answer) override {
+    if (host_.may_inquire()) host_.announce(host_.preemption_.answered(id_, answer, now()));
+  }
   std::optional<WaitStatus> wait_status() const override {
     return host_.membership_.wait_status(now());
   }
@@ -94,7 +101,8 @@ Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy, JobRecord r
       membership_(policy, std::move(record)),
       alarm_(loop, [this] { perform(membership_.tick(now())); }),
       inquiry_alarm_(loop, [this] { look_at_inquiry(); }),
-      replica_alarm_(loop, [this] { look_at_replicas(); }) {}
+      replica_alarm_(loop, [this] { look_at_replicas(); }),
+      preemption_alarm_(loop, [this] { look_at_preemption(); }) {}
 
 // Without members a membership has no pointer into itself.
 Host::Host(boost::asio::io_context& loop, const Host& finished)
@@ -103,6 +111,7 @@ Host::Host(boost::asio::io_context& loop, const Host& finished)
       alarm_(loop, [this] { perform(membership_.tick(now())); }),
       inquiry_alarm_(loop, [this] { look_at_inquiry(); }),
       replica_alarm_(loop, [this] { look_at_replicas(); }),
+      preemption_alarm_(loop, [this] { look_at_preemption(); }),
       last_id_(finished.last_id_),
       is_over_(finished.is_over_) {
   DDPRUN_ASSERT(finished.is_finished());
@@ -135,6 +144,7 @@ void Host::perform(Outcome outcome) {
   inquiry_.follow(membership_);
   replicas_.follow(membership_);
   stragglers_.follow(membership_);
+  preemption_.follow(membership_);
   set_alarms();
   if (watch) watch(outcome);
   alarm_.set(membership_.look_again_at());
@@ -160,9 +170,14 @@ void Host::look_at_replicas() {
   if (may_inquire()) announce(replicas_.tick(now()));
 }
 
+void Host::look_at_preemption() {
+  if (may_inquire()) announce(preemption_.tick(now()));
+}
+
 void Host::set_alarms() {
   inquiry_alarm_.set(inquiry_.look_again_at());
   replica_alarm_.set(replicas_.look_again_at());
+  preemption_alarm_.set(preemption_.look_again_at());
 }
 
 void Host::announce(const std::optional<Announcement>& announcement) {
@@ -225,6 +240,7 @@ void Host::end(const Error& error) {
   inquiry_.end();
   replicas_.end();
   stragglers_.end();
+  preemption_.end();
   set_alarms();
   std::vector<SessionId> all;
   for (const auto& [id, reader] : readers_) all.push_back(id);

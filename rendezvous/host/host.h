@@ -20,6 +20,7 @@
 #include "base/alarm.h"
 #include "rendezvous/core/inquiry.h"
 #include "rendezvous/core/membership.h"
+#include "rendezvous/core/preemption.h"
 #include "rendezvous/core/rendezvous.h"
 #include "rendezvous/core/replicas.h"
 #include "rendezvous/core/stragglers.h"
@@ -127,6 +128,7 @@ class Host {
   void look_at_inquiry();
   void announce(const std::optional<Announcement>& announcement);
   void look_at_replicas();
+  void look_at_preemption();
   void set_alarms();
   void tell(const Outcome& outcome);
   bool is_recorded(const Outcome& outcome) const;
@@ -145,6 +147,8 @@ class Host {
   ReplicaComparison replicas_;
   Alarm replica_alarm_;
   Stragglers stragglers_;
+  Preemption preemption_;
+  Alarm preemption_alarm_;
   SessionId last_id_ = 0;
   std::map<SessionId, Reader> readers_;
   std::deque<Outcome> unsent_;  // the first one is being recorded

@@ -211,6 +211,7 @@ NodeSpec spec(ScriptInput& script) {
   spec.compares_replicas = script.flag();
   spec.hears_stragglers = script.flag();
   spec.most_without_progress = number(script);
+  spec.takes_step_orders = script.flag();
   return spec;
 }
 

@@ -7,6 +7,7 @@
 
 #include <random>
 
+#include "tests/sim/preemption_sim.h"
 #include "tests/sim/takeover.h"
 #include "tests/support/number_of.h"
 
@@ -53,6 +54,9 @@ TEST(Simulation, KeepsItsPromisesUnderFreshSeeds) { run_fresh_seeds<Simulation>(
 
 TEST(Takeover, KeepsItsPromisesUnderFixedSeeds) { run_fixed_seeds<Takeover>(); }
 TEST(Takeover, KeepsItsPromisesUnderFreshSeeds) { run_fresh_seeds<Takeover>(); }
+
+TEST(Preemption, KeepsItsPromisesUnderFixedSeeds) { run_fixed_seeds<PreemptionSim>(); }
+TEST(Preemption, KeepsItsPromisesUnderFreshSeeds) { run_fresh_seeds<PreemptionSim>(); }
 
 }  // namespace
 }  // namespace ddprun::sim

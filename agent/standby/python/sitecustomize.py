@@ -54,6 +54,8 @@ class Page:
         self.words, self.notes = memory[at:at + 64].cast("Q"), memory[notes:end]
         self.lock = ctypes.c_void_p(address + at + 64)
         self.asked_word = ctypes.c_void_p(address + at + 8 * self.ASKED)
+        self.orders = memory[at + 104:at + 128].cast("Q")  # notice.py has their names
+        self.order_word = ctypes.c_void_p(address + at + 112)
         self.folder, self.rank = os.path.dirname(path), at // 128
 
     def entries(self):
@@ -72,12 +74,15 @@ class Hook(Page):
         self.pending = None  # the place of the last import's entry
         self.ends = [0] * 1024  # of the last steps, by their number
         self.has_witness = self.checks_replicas = False
+        self.taker = None
         self.words[self.PARKS] = os.getpid()
         os.register_at_fork(after_in_child=self.retire)
 
     def find_spec(self, name, path=None, target=None):
         """A finder that finds nothing: it hears of each import. The one before has its spec by
         now."""
+        if name == "ddprun":
+            return self.find_ddprun(name)
         try:
             if self.thread() == self.main:
                 self.mark_last()
@@ -91,7 +96,42 @@ class Hook(Page):
 
     def retire(self):
         """A forked child, or one of us that fails, does nothing any more."""
-        self.find_spec = self.count_step = lambda *_: None
+        self.find_spec = self.count_step = self.obey_order = lambda *_: None
+
+    def find_ddprun(self, name):
+        """If the package is not installed, a module that can tell of a notice."""
+        machinery, external = (sys.modules[f"_frozen_importlib{end}"] for end in ("", "_external"))
+        is_installed = external.PathFinder.find_spec(name)
+        return None if is_installed else machinery.ModuleSpec(name, self)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        module.ending, module.should_save = self.ending, self.should_save
+
+    def ending(self):
+        """Whether the job ends, and this rank has done the step after which all ranks save."""
+        return self.notices().ending()
+
+    def should_save(self):
+        """Whether all ranks save after this step. True once for each time."""
+        return self.notices().should_save()
+
+    def notices(self):
+        if not self.taker:
+            scope = {"os": os}
+            run_parts(f"{self.folder}/hook", ["notice.py"], scope)
+            self.taker = scope["NoticeTaker"](self)
+        return self.taker
+
+    def obey_order(self):
+        try:
+            signo = self.notices().step_done()
+        except Exception:
+            return self.retire()
+        if signo:
+            os.kill(os.getpid(), signo)  # the user's handler may raise
 
     def mark_last(self):
         """`-`: there is no such module, or it is not ready while it imports others. An import of
@@ -178,6 +218,8 @@ class Hook(Page):
     def stepped(self, optimizer, args, kwargs):
         if not self.compiles():  # a compiled step must not have us in it
             self.count_step()
+            if self.orders[1]:
+                self.obey_order()
 
     def count_step(self):
         try:

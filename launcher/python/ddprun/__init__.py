@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from ._elastic import elastic_launch
     from ._launch import Failed, launch
     from ._launch_config import DefaultLogsSpecs, LaunchConfig
+    from ._notice import ending, should_save
 
-__all__ = ["DefaultLogsSpecs", "Failed", "LaunchConfig", "elastic_launch", "launch"]
+__all__ = ["DefaultLogsSpecs", "Failed", "LaunchConfig", "elastic_launch", "ending", "launch",
+           "should_save"]
 
 _MODULES = {
     "DefaultLogsSpecs": "_launch_config",
     "Failed": "_launch",
     "LaunchConfig": "_launch_config",
     "elastic_launch": "_elastic",
+    "ending": "_notice",
     "launch": "_launch",
+    "should_save": "_notice",
 }
 
 

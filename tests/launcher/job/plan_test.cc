@@ -47,6 +47,10 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
                "--teardown-timeout=2.5",
                "--on-hang=end",
                "--check-replicas=100",
+               "--preempt-signal=SIGTERM,USR1",
+               "--preempt-file=F",
+               "--preempt-deadline=90",
+               "--exit-preempted=85",
                "--log-dir=L",
                "E"},
               {}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"TORCHELASTIC_ERROR_FILE", "e"}})
@@ -75,6 +79,10 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
   EXPECT_EQ(agent.teardown_timeout, std::chrono::milliseconds(2500));
   EXPECT_EQ(agent.on_hang, agent::OnHang::kEnd);
   EXPECT_EQ(agent.check_replicas, 100);
+  EXPECT_EQ(agent.signals.notice, (std::vector<int>{SIGTERM, SIGUSR1}));
+  EXPECT_EQ(agent.notice_deadline, std::chrono::seconds(90));
+  EXPECT_EQ(agent.notice_file, "F");
+  EXPECT_EQ(agent.exit_preempted, 85);
   EXPECT_EQ(agent.log_dir, "L");
   EXPECT_EQ(agent.role, "trn");
   EXPECT_EQ(agent.entry, "x");

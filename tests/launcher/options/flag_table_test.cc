@@ -44,13 +44,14 @@ TEST(FlagTable, HoldsEveryFlagOfTorchrunOnce) {
                                         "print-completion",
                                         "help"};
   const std::set<std::string> own = {
-      "error-report",    "exit-codes", "signal-map",     "restart-window",
-      "restart-backoff", "fold",       "node-unit",      "standby",
-      "python-hook",     "quiet",      "local-rank",     "use-env",
-      "version",         "http",       "check",          "teardown-timeout",
-      "share-imports",   "on-hang",    "check-replicas", "max-restarts-without-progress",
-      "progress",        "exit-map",   "exit-ends-job",  "exit-restarts",
-      "device-timeout"};
+      "error-report",    "exit-codes",     "signal-map",     "restart-window",
+      "restart-backoff", "fold",           "node-unit",      "standby",
+      "python-hook",     "quiet",          "local-rank",     "use-env",
+      "version",         "http",           "check",          "teardown-timeout",
+      "share-imports",   "on-hang",        "check-replicas", "max-restarts-without-progress",
+      "progress",        "exit-map",       "exit-ends-job",  "exit-restarts",
+      "device-timeout",  "preempt-signal", "preempt-file",   "preempt-deadline",
+      "exit-preempted"};
   std::set<std::string> torchruns;
   std::set<std::string> ours;
   for (const Flag& flag : flag_table()) {

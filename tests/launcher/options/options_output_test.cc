@@ -238,6 +238,23 @@ TEST(OptionsLifecycle, CompareReplicas) {
             "2 ddprun: --check-replicas=often: expected a whole number of optimizer steps; 0: off");
 }
 
+TEST(OptionsLifecycle, ChooseWhatGivesNotice) {
+  EXPECT_TRUE(good({"E"}).signals.notice.empty());
+  EXPECT_EQ(good({"E"}).exit_preempted, std::nullopt);
+  const auto options = good({"--preempt-signal=SIGTERM, USR1", "--preempt-file=/n",
+                             "--preempt-deadline=1.5", "--exit-preempted=85", "E"});
+  EXPECT_EQ(options.signals.notice, (std::vector<int>{SIGTERM, SIGUSR1}));
+  EXPECT_EQ(options.preempt_file, "/n");
+  EXPECT_EQ(options.preempt_deadline, milliseconds(1500));
+  EXPECT_EQ(options.exit_preempted, 85);
+  EXPECT_EQ(good({"--shutdown-timeout=7", "E"}).preempt_deadline, seconds(7));
+  EXPECT_EQ(bad({"--preempt-signal=SIGTERM,SIGKILL", "E"}),
+            "2 ddprun: --preempt-signal=SIGTERM,SIGKILL: SIGKILL is no signal that can be handled; "
+            "expected names as in SIGTERM,SIGUSR1");
+  EXPECT_EQ(bad({"--exit-preempted=300", "E"}),
+            "2 ddprun: --exit-preempted=300: expected an exit code from 0 to 255");
+}
+
 TEST(OptionsLifecycle, BoundATeardown) {
   EXPECT_EQ(good({"E"}).teardown_timeout, seconds(15));
   EXPECT_EQ(good({"--teardown-timeout=0", "E"}).teardown_timeout, seconds(0));

@@ -215,6 +215,9 @@ class Script {
   static std::string print_message(const ReplicaVerdict& message) {
     return "verdict: " + message.sentence;
   }
+  static std::string print_message(const StepOrder& message) {
+    return fmt::format("step {}", message.step);
+  }
   static std::string print_message(const StragglerVerdict& message) {
     return "verdict: " + message.sentence;
   }
