@@ -218,6 +218,8 @@ Result<Process> bootstrap_forked(const BootstrapOptions& options) {
 
 namespace ddprun {
 
+bool Process::ending() const { return is_ending(own_worker_page()); }
+
 Process bootstrap(const BootstrapOptions& options) {
   worker::wait_if_standby(own_worker_page());
   note_first_line(own_worker_page());

@@ -105,6 +105,11 @@ struct Process {
   // The job's store, which rank 0 serves, if no launcher serves one.
   std::shared_ptr<void> store;
   std::unique_ptr<Collective> collective;  // not null
+
+  // Whether the job ends soon, and this rank should save and end now (docs/preemption.md). Asked at
+  // the same place of the loop, it is true after the same step on all ranks. From the first call
+  // on, this rank gets no signal for it. Any thread.
+  bool ending() const;
 };
 
 // Says why this process can have no GPU, in one line. Empty if it can. This rank alone.
