@@ -5,7 +5,8 @@
 //
 // tensor: all ranks share each block. mesh: pairs of ranks share each block, and the pairs average
 // gradients. sharded: ShardedParallel, each block a unit. local: parameters are averaged every four
-// steps. pipeline: the ranks have as many blocks each, by 1F1B with four micro-batches.
+// steps. pipeline: the ranks have as many blocks each, by 1F1B with four micro-batches. gpipe: the
+// same by GPipe.
 //
 // REAL_TIME is 1 for steps that go before all other programs, or 0.
 //
@@ -197,12 +198,13 @@ Done train_local(const Work& work, Collective& all) {
   return done;
 }
 
-Done train_pipeline(const Work& work, Collective& all) {
+Done train_stages(const Work& work, Collective& all, PipelineSchedule schedule) {
   const auto alone = make_alone_collective();
   const int mine = work.blocks / all.world_size();
   Net net(work, TensorGroup(*alone), mine * all.rank(), mine);
   Pipeline pipeline(pipeline_stage(net.all), all,
-                    [](const at::Tensor& outputs, const at::Tensor&) { return loss_of(outputs); });
+                    [](const at::Tensor& outputs, const at::Tensor&) { return loss_of(outputs); },
+                    {.schedule = schedule});
   Adam optimizer(net.all->parameters(), Adam::Options(kRate));
   Done done = train_by(
       work, all, 0, optimizer, [&](const at::Tensor& x) { return pipeline.forward_backward(x, x); },
@@ -211,11 +213,17 @@ Done train_pipeline(const Work& work, Collective& all) {
   return done;
 }
 
-const std::map<std::string, Done (*)(const Work&, Collective&)> kWays{{"tensor", train_tensor},
-                                                                      {"mesh", train_mesh},
-                                                                      {"sharded", train_sharded},
-                                                                      {"local", train_local},
-                                                                      {"pipeline", train_pipeline}};
+Done train_pipeline(const Work& work, Collective& all) {
+  return train_stages(work, all, PipelineSchedule::kOneForwardOneBackward);
+}
+
+Done train_gpipe(const Work& work, Collective& all) {
+  return train_stages(work, all, PipelineSchedule::kGPipe);
+}
+
+const std::map<std::string, Done (*)(const Work&, Collective&)> kWays{
+    {"tensor", train_tensor}, {"mesh", train_mesh},         {"sharded", train_sharded},
+    {"local", train_local},   {"pipeline", train_pipeline}, {"gpipe", train_gpipe}};
 
 }  // namespace
 
@@ -223,7 +231,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() != 6 || !kWays.contains(words[0])) {
     fmt::print(stderr,
-               "bench-parallel: expected tensor, mesh, sharded, local or pipeline, "
+               "bench-parallel: expected tensor, mesh, sharded, local, pipeline or gpipe, "
                "and BLOCKS, WIDTH, ROWS, STEPS, REAL_TIME\n");
     return 2;
   }

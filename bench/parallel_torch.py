@@ -3,7 +3,7 @@
     parallel_torch.py WAY BLOCKS WIDTH ROWS STEPS REAL_TIME
 
 tensor: parallelize_module(). mesh: it and DistributedDataParallel. sharded: fully_shard(). local:
-PostLocalSGDOptimizer. pipeline: Schedule1F1B.
+PostLocalSGDOptimizer. pipeline: Schedule1F1B. gpipe: ScheduleGPipe.
 """
 import ctypes
 import os
@@ -18,12 +18,13 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import PostLocalSGDOptimizer
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 WARM_UPS = 5
 RATE = 1e-4
+SCHEDULES = {"pipeline": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
 class Block(nn.Module):
@@ -42,8 +43,8 @@ def block_of(number, width):
 
 def net_of(way, blocks, width):
     """The blocks of this rank."""
-    mine = blocks // dist.get_world_size() if way == "pipeline" else blocks
-    first = mine * dist.get_rank() if way == "pipeline" else 0
+    mine = blocks // dist.get_world_size() if way in SCHEDULES else blocks
+    first = mine * dist.get_rank() if way in SCHEDULES else 0
     return nn.Sequential(*(block_of(number, width) for number in range(first, first + mine)))
 
 
@@ -54,7 +55,7 @@ def loss_of(outputs, _=None):
 def made(way, net):
     """The model, its optimizer, and this rank's place among those with other rows."""
     world = dist.get_world_size()
-    copies = {"tensor": 1, "pipeline": 1, "mesh": 2}.get(way, world)
+    copies = {"tensor": 1, "pipeline": 1, "gpipe": 1, "mesh": 2}.get(way, world)
     mesh = init_device_mesh("cpu", (copies, world // copies), mesh_dim_names=("data", "tensor"))
     model = net
     if way in ("tensor", "mesh"):
@@ -83,9 +84,9 @@ def plain_pass(model):
     return one
 
 
-def pipeline_pass(model):
+def pipeline_pass(model, schedule_of):
     stage = PipelineStage(model, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-    schedule = Schedule1F1B(stage, 4, loss_of)
+    schedule = schedule_of(stage, 4, loss_of)
 
     def one(inputs):
         losses = []
@@ -110,7 +111,7 @@ def go_first():
 def train(way, blocks, width, rows, steps, real_time):
     """Seconds of a step, the last loss, and the memory at the end."""
     model, optimizer, place = made(way, net_of(way, blocks, width))
-    pass_of = pipeline_pass(model) if way == "pipeline" else plain_pass(model)
+    pass_of = pipeline_pass(model, SCHEDULES[way]) if way in SCHEDULES else plain_pass(model)
     torch.manual_seed(2 + place)
     inputs = torch.randn(rows, width)
     for number in range(WARM_UPS + steps):
@@ -125,7 +126,7 @@ def train(way, blocks, width, rows, steps, real_time):
         value = 0 if loss is None else loss.item()
     dist.barrier()
     seconds, memory = (time.perf_counter() - start) / steps, own_bytes()
-    if way == "pipeline":  # the last rank has the loss
+    if way in SCHEDULES:  # the last rank has the loss
         total = torch.tensor(value, dtype=torch.double)
         dist.all_reduce(total)
         value = total.item()

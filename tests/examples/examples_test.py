@@ -338,13 +338,14 @@ class BenchParallel(Example):
         if python is None:
             self.skipTest("no Python with torch here")
         bench = support.ROOT / "bench" / "parallel"
-        done = support.run(bench, "--build", BIN.parent, "--python", python, "--ways=pipeline", "--models=sum", "--rounds=1", "--steps=1", deadline=2 * LONGEST_S)
+        done = support.run(bench, "--build", BIN.parent, "--python", python, "--ways=pipeline,gpipe", "--models=sum", "--rounds=1", "--steps=1", deadline=2 * LONGEST_S)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("milliseconds a step with its optimizer (ddprun::Adam, torch.optim.Adam), ", done.stdout)
-        self.assertRegex(done.stdout, r"\| pipeline, 1F1B, 2 ranks, much to sum \| [0-9.]+ \(.*\) \| [0-9.]+ \(.*\) \| [0-9.]+ \| 128 \|")
+        for schedule in ("1F1B", "GPipe"):
+            self.assertRegex(done.stdout, rf"\| pipeline, {schedule}, 2 ranks, much to sum \| [0-9.]+ \(.*\) \| [0-9.]+ \(.*\) \| [0-9.]+ \| 128 \|")
         refused = support.run(bench, "--ways=ring")
         self.assertEqual(refused.returncode, 2)
-        self.assertIn("argument --ways: 'ring' is not accepted; expected some of tensor,mesh,sharded,local,pipeline\n", refused.stderr)
+        self.assertIn("argument --ways: 'ring' is not accepted; expected some of tensor,mesh,sharded,local,pipeline,gpipe\n", refused.stderr)
 
 
 class WhichPage(Example):

@@ -29,14 +29,14 @@ class Judgement(unittest.TestCase):
             (self.bin / name).write_text(text)
             (self.bin / name).chmod(0o755)
 
-    def judged(self, ours, theirs, *options, grown=128, needed=128, their_loss=0.5):
+    def judged(self, ours, theirs, *options, grown=128, needed=128, their_loss=0.5, way="pipeline"):
         """Judges one row. `ours` and `theirs`: milliseconds of a step, by round."""
         rounds = {"ours": [f"{time / 1000} 0.5 {grown * MIB} {needed * MIB}" for time in ours],
                   "theirs": [f"{time / 1000} {their_loss} {grown * MIB}" for time in theirs]}
         for side, lines in rounds.items():
             (self.bin / side).write_text("\n".join(lines) + "\n")
         command = support.ROOT / "bench" / "parallel", f"--build={self.bin.parent}", f"--python={sys.executable}"
-        row = "--ways=pipeline", "--models=sum", f"--rounds={len(ours)}", *options
+        row = f"--ways={way}", "--models=sum", f"--rounds={len(ours)}", *options
         return subprocess.run([*command, *row], capture_output=True, text=True)
 
     def assert_found(self, done, *lines):
@@ -48,6 +48,10 @@ class Judgement(unittest.TestCase):
         self.assert_found(done)
         self.assertEqual(done.stdout.splitlines()[-1],
                          "| pipeline, 1F1B, 2 ranks, much to sum | 11.0 (10.0 to 12.0) | 22.0 (20.0 to 33.0) | 2.00 | 128 | 128 (1.00 of it) | 128 (1.00 of it) |")
+
+    def test_gpipe_has_a_row_of_its_own(self):
+        done = self.judged([10], [20], way="gpipe")
+        self.assertIn("| pipeline, GPipe, 2 ranks, much to sum | 10.0 (10.0 to 10.0) |", done.stdout, done.stderr)
 
     def test_each_side_is_first_in_every_other_round(self):
         self.judged([1, 1], [1, 1], "--steps=7")
