@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <unordered_map>
 #include <utility>
@@ -115,20 +116,23 @@ BucketPlan plan_ready_buckets_backwards(std::span<const ParameterSize> parameter
 BucketOffsets lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan) {
   BucketOffsets layout;
   layout.offsets.reserve(plan.size());
+  std::map<std::size_t, std::size_t> ends;  // by device
   for (const auto& bucket : plan) {
-    layout.offsets.push_back(layout.total_bytes);
+    std::size_t& end = ends[parameters[bucket.front()].device];
+    layout.offsets.push_back(end);
     std::size_t bytes = 0;
     for (const std::size_t index : bucket) bytes += bucket_bytes(parameters[index]);
+    end += round_up(bytes, kBucketAlignBytes);
     layout.total_bytes += round_up(bytes, kBucketAlignBytes);
   }
   return layout;
 }
 
 // It counts as if each parameter had a bucket of its own. No plan has more padding.
-std::size_t layout_bytes_max(std::span<const ParameterSize> parameters) {
+std::size_t layout_bytes_max(std::span<const ParameterSize> parameters, std::size_t device) {
   std::size_t bytes = 0;
   for (const ParameterSize& parameter : parameters) {
-    bytes += round_up(bucket_bytes(parameter), kBucketAlignBytes);
+    if (parameter.device == device) bytes += round_up(bucket_bytes(parameter), kBucketAlignBytes);
   }
   return bytes;
 }

@@ -22,6 +22,8 @@ struct ParameterSize {
   std::size_t kind = 0;
   bool sparse = false;   // its gradients are sparse: it has a bucket of its own, with no memory
   bool delayed = false;  // it travels after all that are not
+  // The place of its device among those of the model. Parameters of one kind have one.
+  std::size_t device = 0;
 };
 
 // The plan for the first pass, when nobody knows yet in which order gradients become ready. It
@@ -54,7 +56,7 @@ BucketPlan plan_ready_buckets_backwards(std::span<const ParameterSize> parameter
 // own. It is for a plan that this code has not made.
 bool may_share_buckets(std::span<const ParameterSize> parameters, const BucketPlan& plan);
 
-// The byte offset of each bucket in one region of memory, and the region's size.
+// The byte offset of each bucket in the memory of its device, and the bytes of all buckets.
 struct BucketOffsets {
   std::vector<std::size_t> offsets;
   std::size_t total_bytes = 0;
@@ -64,12 +66,12 @@ struct BucketOffsets {
 // share a pair.
 inline constexpr std::size_t kBucketAlignBytes = 128;
 
-// Puts the buckets one after another; inside a bucket, parameters follow each other without gaps.
-// A sparse parameter takes no bytes.
+// Puts the buckets of a device one after another; inside a bucket, parameters follow each other
+// without gaps. A sparse parameter takes no bytes.
 BucketOffsets lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan);
 
-// Bytes into which every plan of these parameters fits: memory is allocated once.
-std::size_t layout_bytes_max(std::span<const ParameterSize> parameters);
+// Bytes into which the buckets of a device fit, in every plan: memory is allocated once.
+std::size_t layout_bytes_max(std::span<const ParameterSize> parameters, std::size_t device = 0);
 
 // A plan as numbers, to send it to the other ranks. It has the count of buckets, then for each
 // bucket its size and its indices.

@@ -22,7 +22,7 @@ void BucketSums::launch(std::size_t bucket) {
   if (!hook_) {
     Flat flat = buckets_.flat(bucket);
     flat.name = name_of_bucket(bucket);
-    under_way.sum = collective_.launch_sum(flat);
+    under_way.sum = collective(bucket).launch_sum(flat);
     return;
   }
   std::vector<at::Tensor> parameters;
@@ -30,18 +30,18 @@ void BucketSums::launch(std::size_t bucket) {
     parameters.push_back(buckets_.parameters()[parameter].tensor);
   const bool last = bucket + 1 == buckets_.plan().size();
   under_way.hooked = std::make_unique<Bucket>(bucket, last, buckets_.buffer(bucket),
-                                              std::move(parameters), collective_);
-  hook_(*under_way.hooked, collective_);
+                                              std::move(parameters), collective(bucket));
+  hook_(*under_way.hooked, collective(bucket));
 }
 
 void BucketSums::complete(std::size_t bucket) {
   if (skipped(bucket)) return;
   const LaunchedBucket& under_way = under_way_.at(bucket);
-  if (under_way.sum) return collective_.wait(*under_way.sum);
+  if (under_way.sum) return collective(bucket).wait(*under_way.sum);
   if (under_way.hooked) return under_way.hooked->finish();
   if (!buckets_.sparse(bucket)) return;
   at::Tensor& gradient = buckets_.view(buckets_.plan()[bucket].front());
-  gradient = sum_sparse(gradient, collective_);
+  gradient = sum_sparse(gradient, collective(bucket));
 }
 
 }  // namespace ddprun::worker

@@ -18,8 +18,8 @@ namespace ddprun::worker {
 
 class BucketSums {
  public:
-  BucketSums(GradientBuckets& buckets, Collective& collective)
-      : buckets_(buckets), collective_(collective), divisor_(collective.world_size()) {}
+  BucketSums(GradientBuckets& buckets, const DeviceCollectives& collectives)
+      : buckets_(buckets), collectives_(collectives), divisor_(collectives.at(0).world_size()) {}
 
   // Takes a hook instead of the plain sums. Once.
   void set_hook(CommHook hook) { hook_ = std::move(hook); }
@@ -52,8 +52,13 @@ class BucketSums {
     std::unique_ptr<Bucket> hooked;
   };
 
+  // That of the bucket's device.
+  Collective& collective(std::size_t bucket) const {
+    return collectives_.at(buckets_.device(bucket));
+  }
+
   GradientBuckets& buckets_;
-  Collective& collective_;
+  const DeviceCollectives& collectives_;
   CommHook hook_;
   int divisor_;
   std::vector<bool> skipped_;

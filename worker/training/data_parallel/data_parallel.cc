@@ -24,6 +24,7 @@
 #include "worker/training/data_parallel/module_state.h"
 #include "worker/training/data_parallel/output_sink.h"
 #include "worker/training/tensors/averages/parameter_index.h"
+#include "worker/training/tensors/device_of.h"
 #include "worker/training/tensors/summable.h"
 
 namespace ddprun {
@@ -75,21 +76,16 @@ bool has_sync_batch_norm(const torch::nn::Module& module) {
   });
 }
 
-bool on_device(const at::Tensor& tensor, Device device) {
-  return device == Device::kCuda ? tensor.is_cuda() : tensor.is_cpu();
-}
-
 // Throws if the collective cannot sum the gradient of a parameter. Here, by its name, and not in
 // the middle of the first backward().
 void check_parameters(const std::vector<NamedTensor>& parameters, const Collective& collective) {
   for (const auto& [name, tensor] : parameters) {
-    if (!on_device(tensor, collective.device()) ||
-        tensor.device() != parameters.front().tensor.device()) {
-      throw std::invalid_argument(
-          fmt::format("parameter '{}' is on {}, the others on {}, and the collective '{}' works on "
-                      "{}: the whole model must be on one device of that kind",
-                      name, tensor.device().str(), parameters.front().tensor.device().str(),
-                      collective.name(), collective.device() == Device::kCuda ? "cuda" : "cpu"));
+    if (tensor.device().type() != device_of(collective)) {
+      throw std::invalid_argument(fmt::format(
+          "parameter '{}' is on {}, and the collective '{}' works on {}: the whole model "
+          "must be on devices of that kind",
+          name, tensor.device().str(), collective.name(),
+          c10::DeviceTypeName(device_of(collective), /*lower_case=*/true)));
     }
     if (!summable(tensor.scalar_type()) || tensor.layout() != at::kStrided) {
       throw std::invalid_argument(fmt::format(
@@ -344,17 +340,19 @@ LogRecord DataParallel::log_record() const {
     bytes += static_cast<std::int64_t>(tensor.nbytes());
     ++numbers["num_parameter_tensors"];
   }
-  const at::Device device = parameters_.front().tensor.device();
+  const std::vector<c10::Device>& devices = reducer().devices();
+  const at::Device device = devices.front();
+  const bool is_one_gpu = devices.size() == 1 && !device.is_cpu();
   texts["module_name"] = module_->name();
   texts["backend_name"] = collective_->name();
-  texts["device_ids"] = device.is_cpu() ? "" : std::to_string(device.index());
+  texts["device_ids"] = is_one_gpu ? std::to_string(device.index()) : "";
   texts["dtypes"] = fmt::format("{}", fmt::join(dtypes, ", "));
   numbers["world_size"] = collective_->world_size();
   numbers["rank"] = collective_->rank();
-  numbers["output_device"] = device.is_cpu() ? -1 : device.index();
+  numbers["output_device"] = is_one_gpu ? device.index() : -1;
   numbers["broadcast_buffers"] = options_.broadcast_buffers ? 1 : 0;
   numbers["has_sync_bn"] = has_sync_batch_norm(*module_) ? 1 : 0;
-  numbers["is_multi_device_module"] = 0;
+  numbers["is_multi_device_module"] = devices.size() > 1 ? 1 : 0;
   numbers["join_uneven_inputs"] = was_joined_ ? 1 : 0;
   numbers["static_graph"] = options_.static_graph ? 1 : 0;
   numbers["find_unused_parameters"] = options_.find_unused_parameters ? 1 : 0;
@@ -410,7 +408,7 @@ void DataParallel::resize(std::shared_ptr<Collective> collective) {
 
 void DataParallel::check_reduced() const {
   reducer().check_averaged();
-  collective_->check();
+  reducer().check_collectives();
 }
 
 void DataParallel::count_step() {

@@ -26,12 +26,14 @@ std::vector<ParameterSize> sizes_of(const std::vector<NamedTensor>& parameters,
                                     const std::vector<bool>& delayed) {
   std::vector<ParameterSize> sizes;
   sizes.reserve(parameters.size());
+  const std::vector<std::size_t> places = device_places(parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i].tensor;
     sizes.push_back({.bytes = tensor.nbytes(),
                      .kind = c10::get_hash(tensor.scalar_type(), tensor.device()),
                      .sparse = sparse.at(i),
-                     .delayed = delayed.at(i)});
+                     .delayed = delayed.at(i),
+                     .device = places[i]});
   }
   return sizes;
 }
@@ -65,13 +67,18 @@ at::Tensor no_rows_of(const at::Tensor& parameter) {
 }  // namespace
 
 GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const Marks& marks,
-                                 Collective& collective, GradientMode mode,
+                                 const DeviceCollectives& collectives, GradientMode mode,
                                  std::span<const std::size_t> first_limits_bytes)
     : parameters_(std::move(parameters)),
       sizes_(sizes_of(parameters_, marks.sparse, marks.delayed)),
-      mode_(mode),
-      memory_(stay() ? nullptr : collective.allocate(layout_bytes_max(sizes_))) {
+      mode_(mode) {
+  if (!stay()) allocate(collectives);
   carve(plan_first_buckets(sizes_, first_limits_bytes));
+}
+
+void GradientBuckets::allocate(const DeviceCollectives& collectives) {
+  for (std::size_t device = 0; device < collectives.count(); ++device)
+    memory_.push_back(collectives.at(device).allocate(layout_bytes_max(sizes_, device)));
 }
 
 void GradientBuckets::carve(BucketPlan plan) {
@@ -86,14 +93,14 @@ void GradientBuckets::carve(BucketPlan plan) {
   const BucketOffsets layout = lay_out(sizes_, plan_);
   flats_.clear();
   for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
-    std::byte* const start = memory_.get() + layout.offsets[bucket];
+    std::byte* const start = memory_[device(bucket)].get() + layout.offsets[bucket];
     std::byte* next = start;
     if (sparse(bucket)) {
       flats_.emplace_back();
       continue;
     }
     for (const std::size_t index : plan_[bucket]) {
-      views_[index] = make_view(parameters_[index].tensor, next);
+      views_[index] = make_view(index, next);
       next += sizes_[index].bytes;
     }
     // A bucket has one kind, so its first parameter speaks for all.
@@ -103,10 +110,10 @@ void GradientBuckets::carve(BucketPlan plan) {
   if (mode_ == GradientMode::kView) adopt_gradients();
 }
 
-void GradientBuckets::use_buckets(GradientMode mode, Collective& collective) {
+void GradientBuckets::use_buckets(GradientMode mode, const DeviceCollectives& collectives) {
   if (!stay()) return;
   mode_ = mode;
-  memory_ = collective.allocate(layout_bytes_max(sizes_));
+  allocate(collectives);
   carve(std::move(plan_));
 }
 
@@ -126,8 +133,9 @@ void GradientBuckets::adopt_gradients() {
 // The strides are those that autograd gives to gradients (torch/csrc/autograd/functions/
 // accumulate_grad.h, "Gradient Layout Contract"). They are the parameter's own if it is dense, else
 // those of a contiguous tensor. With other strides each copy into the view would be slow.
-at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* memory) const {
-  const auto keep_alive = [held = memory_](void* /*view*/) {};
+at::Tensor GradientBuckets::make_view(std::size_t index, std::byte* memory) const {
+  const at::Tensor& parameter = parameters_[index].tensor;
+  const auto keep_alive = [held = memory_[sizes_[index].device]](void* /*view*/) {};
   const at::TensorOptions options = parameter.options().requires_grad(false);
   if (parameter.is_non_overlapping_and_dense()) {
     return at::from_blob(memory, parameter.sizes(), parameter.strides(), keep_alive, options);
@@ -138,7 +146,7 @@ at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* me
 at::Tensor GradientBuckets::buffer(std::size_t bucket) const {
   const at::Tensor& first = parameters_[plan_.at(bucket).front()].tensor;
   const Flat& flat = flats_[bucket];
-  const auto keep_alive = [held = memory_](void* /*buffer*/) {};
+  const auto keep_alive = [held = memory_[device(bucket)]](void* /*buffer*/) {};
   return at::from_blob(
       flat.data, {static_cast<std::int64_t>(flat.count)}, keep_alive,
       first.options().dtype(c10::toRealValueType(first.scalar_type())).requires_grad(false));

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "worker/training/data_parallel/bucket_plan.h"
+#include "worker/training/data_parallel/device_collectives.h"
 #include "worker/training/data_parallel/module_state.h"
 
 namespace ddprun::worker {
@@ -40,15 +41,16 @@ class GradientBuckets {
     const std::vector<bool>& delayed;
   };
 
-  // All ranks must call it. Allocates memory that holds any plan of these parameters. Divides it by
-  // the first plan, whose buckets have these limits (plan_first_buckets).
-  GradientBuckets(std::vector<NamedTensor> parameters, const Marks& marks, Collective& collective,
-                  GradientMode mode, std::span<const std::size_t> first_limits_bytes);
+  // All ranks must call it. Allocates memory on each device, which holds any plan of these
+  // parameters. Divides it by the first plan, whose buckets have these limits (plan_first_buckets).
+  GradientBuckets(std::vector<NamedTensor> parameters, const Marks& marks,
+                  const DeviceCollectives& collectives, GradientMode mode,
+                  std::span<const std::size_t> first_limits_bytes);
 
   // Ends kStay: from now on gradients go through the buckets. These get memory of the collective
   // and, in view mode, the gradients that are there already. Before the first pass that is summed.
   // In another mode it does nothing.
-  void use_buckets(GradientMode mode, Collective& collective);
+  void use_buckets(GradientMode mode, const DeviceCollectives& collectives);
 
   // Divides the same memory by a new plan. Gradients keep their values; in view mode they move into
   // the new buckets.
@@ -75,6 +77,9 @@ class GradientBuckets {
   // Returns whether this is the bucket of a sparse parameter.
   bool sparse(std::size_t bucket) const { return sizes_[plan_.at(bucket).front()].sparse; }
 
+  // Returns the place of the bucket's device. All its parameters lie there.
+  std::size_t device(std::size_t bucket) const { return sizes_[plan_.at(bucket).front()].device; }
+
   const BucketPlan& plan() const { return plan_; }
   Flat flat(std::size_t bucket) const { return flats_.at(bucket); }
   // The bucket's memory as one tensor in one dimension; complex values as pairs. Not for a sparse
@@ -85,7 +90,8 @@ class GradientBuckets {
 
  private:
   void adopt_gradients();
-  at::Tensor make_view(const at::Tensor& parameter, std::byte* memory) const;
+  void allocate(const DeviceCollectives& collectives);
+  at::Tensor make_view(std::size_t index, std::byte* memory) const;
   bool lies_in_bucket(std::size_t parameter, const at::Tensor& gradient) const;
   void fill_sparse(std::size_t parameter, int ranks);
   void keep(std::size_t parameter);
@@ -97,7 +103,7 @@ class GradientBuckets {
   std::vector<NamedTensor> parameters_;
   std::vector<ParameterSize> sizes_;
   GradientMode mode_;
-  std::shared_ptr<std::byte> memory_;
+  std::vector<std::shared_ptr<std::byte>> memory_;  // by device
   BucketPlan plan_;
   std::vector<Flat> flats_;        // by bucket; none where gradients stay
   std::vector<at::Tensor> views_;  // by parameter; of a sparse one its share, then the sum

@@ -41,11 +41,13 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
                                  Options options)
     : collective_(collective),
       options_(std::move(options)),
-      buckets_(std::move(parameters), {options_.sparse, options_.delayed}, collective,
+      collectives_(parameters, collective),
+      buckets_(std::move(parameters), {options_.sparse, options_.delayed}, collectives_,
                mode_of(options_.mode, collective.world_size()), options_.first_limits_bytes),
       layout_(buckets_.plan()),
       queue_(buckets_.plan()),
-      sums_(buckets_, collective),
+      sums_(buckets_, collectives_),
+      ready_(collectives_.devices()),
       compared_(with_frozen(buckets_.parameters(), options_.frozen)),
       hooks_(std::span(compared_).first(buckets_.sizes().size()),
              [this](std::size_t parameter) { on_gradient(parameter); }),
@@ -54,7 +56,7 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
       times_(buckets_.parameters().front().tensor.device(), collective) {
   const auto& parameters_here = buckets_.parameters();
   if (options_.graph != GraphMode::kDefault)
-    used_.emplace(parameters_here.size(), parameters_here.front().tensor.device(), collective_);
+    used_.emplace(parameters_here.size(), collectives_.devices().front(), collectives_.at(0));
   readiness_ = make_readiness(options_.graph, hooks_.nodes());
 }
 
@@ -63,7 +65,7 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
 void GradientReducer::begin_pass() {
   check_finished();
   if (hooks_.renew()) readiness_->follow(hooks_.nodes());
-  collective_.check();  // on CUDA the sums may have failed after backward()
+  collectives_.check();  // on CUDA the sums may have failed after backward()
   if (pass_.begin() == Pass::BeginResult::kAfterSums) count_step(own_worker_page());
   if (layout_.waits_for_rebuild()) rebuild();
   times_.begin_pass();
@@ -121,7 +123,13 @@ void GradientReducer::shadow_pass() {
   if (!readiness_->use_changes()) layout_.all_ready(buckets_.sizes().size());
 }
 
+// Threads of several devices take turns.
+std::unique_lock<std::mutex> GradientReducer::turn() {
+  return collectives_.count() > 1 ? std::unique_lock(hooks_mutex_) : std::unique_lock<std::mutex>();
+}
+
 void GradientReducer::on_gradient(std::size_t parameter) {
+  const auto mine = turn();
   // Also under NoSync: the next pass sums what this one adds.
   if (used_ && buckets_.parameters()[parameter].tensor.grad().defined()) used_->mark(parameter);
   const Pass::Gradient gradient = pass_.gradient();
@@ -150,7 +158,10 @@ void GradientReducer::mark_ready(std::size_t parameter) {
   if (queue_.gradient_ready(parameter) == BucketQueue::Mark::kAgain)
     throw std::runtime_error(second_gradient(name(), parameter));
   // A gradient that nobody uses stays as it is, if its bucket does not travel.
-  if (!sums_.skipped(queue_.bucket_of(parameter))) buckets_.fill(parameter, sums_.divisor());
+  const std::size_t bucket = queue_.bucket_of(parameter);
+  if (sums_.skipped(bucket)) return;
+  buckets_.fill(parameter, sums_.divisor());
+  ready_.filled(bucket, buckets_.device(bucket));
 }
 
 // The weights are told before the last sum, which all ranks wait for anyway. Many sums are told
@@ -163,11 +174,12 @@ void GradientReducer::launch_ready_buckets() {
        bucket = queue_.next_to_launch()) {
     times_.mark_first(PassMoment::kSumsBegin);
     if (bucket == behind) weights_.tell(names[behind]);
+    ready_.hold(bucket, buckets_.device(bucket));
     sums_.launch(bucket);
   }
   // Sums that all ranks have launched by now are added here, in the middle of backward(). The rest
   // is added when it ends.
-  collective_.progress();
+  collectives_.progress();
 }
 
 void GradientReducer::finish_after_backward() {
@@ -199,7 +211,7 @@ void GradientReducer::set_comm_hook(CommHook hook) {
   if (std::ranges::find(options_.sparse, true) != options_.sparse.end()) {
     throw std::invalid_argument("comm_hook: parameters with sparse gradients cannot have one");
   }
-  buckets_.use_buckets(options_.mode, collective_);
+  buckets_.use_buckets(options_.mode, collectives_);
   sums_.set_hook(std::move(hook));
 }
 
@@ -212,6 +224,7 @@ void GradientReducer::set_step(ParameterStep step) {
 }
 
 void GradientReducer::on_backward() {
+  const auto mine = turn();
   if (!readiness_->waits_for_end() || !pass_.backward_began()) return;
   autograd::Engine::get_default_engine().queue_callback([this] { guard([this] { take_all(); }); });
 }
@@ -284,7 +297,7 @@ void GradientReducer::count_step_made(std::span<const std::size_t> stepped) {
 
 void GradientReducer::reset() {
   if (weights_.how_parted()) throw std::runtime_error("reset: " + *weights_.how_parted());
-  collective_.reset();
+  collectives_.reset();
   check_same_progress();
   for (const auto& [name, tensor] : buckets_.parameters()) tensor.mutable_grad().reset();
   if (used_) used_->drop_sum();

@@ -8,7 +8,7 @@
 //   GradientBuckets where gradients lie
 //   BucketSums      what travels, by the Collective
 // DataParallel owns it and calls it from the training thread. Its hooks run on the thread that runs
-// backward() for the parameters' device.
+// backward() for the parameter's device. With several devices they take turns.
 #pragma once
 
 #include <ddprun/data_parallel.h>
@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,11 +26,13 @@
 #include "worker/training/data_parallel/bucket_layout.h"
 #include "worker/training/data_parallel/bucket_queue.h"
 #include "worker/training/data_parallel/bucket_sums.h"
+#include "worker/training/data_parallel/device_collectives.h"
 #include "worker/training/data_parallel/gradient_buckets.h"
 #include "worker/training/data_parallel/pass.h"
 #include "worker/training/data_parallel/pass_messages.h"
 #include "worker/training/data_parallel/pass_times.h"
 #include "worker/training/data_parallel/readiness.h"
+#include "worker/training/data_parallel/ready_events.h"
 #include "worker/training/data_parallel/used_map.h"
 #include "worker/training/tensors/averages/gradient_hooks.h"
 #include "worker/training/tensors/averages/gradient_origins.h"
@@ -53,8 +56,8 @@ class GradientReducer {
     std::vector<NamedParameter> frozen = {};  // are compared with the other ranks', too
   };
 
-  // All ranks must call it. Each of `parameters` must need a gradient, lie on the collective's
-  // device and have a dtype that summable() knows.
+  // All ranks must call it. Each of `parameters` must need a gradient, and lie on a device
+  // of the collective's kind. It must have a dtype that summable() knows.
   GradientReducer(std::vector<NamedTensor> parameters, Collective& collective, Options options);
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -132,6 +135,9 @@ class GradientReducer {
   std::optional<std::string> why_unfinished() const;
   // An exception of this pass has told the program that it is unfinished.
   bool program_knows() const { return pass_.told(); }
+  // Throws if a sum has failed since, on any device.
+  void check_collectives() const { collectives_.check(); }
+  const std::vector<c10::Device>& devices() const { return collectives_.devices(); }
   const BucketPlan& plan() const { return buckets_.plan(); }
   bool rebuilt() const { return layout_.rebuilt(); }
   // The parameters whose hooks ran in the latest armed pass, in their order; one may come twice.
@@ -151,6 +157,7 @@ class GradientReducer {
   // One rank: its gradients are the averages.
   bool alone() const { return collective_.world_size() == 1; }
   PassName name() const;
+  std::unique_lock<std::mutex> turn();
   void on_gradient(std::size_t parameter);
   void take_gradient(std::size_t parameter);
   void take_all();
@@ -170,10 +177,13 @@ class GradientReducer {
 
   Collective& collective_;
   Options options_;
+  DeviceCollectives collectives_;
   GradientBuckets buckets_;
   BucketLayout layout_;
   BucketQueue queue_;
   BucketSums sums_;
+  ReadyEvents ready_;
+  std::mutex hooks_mutex_;  // of several devices
   ParameterStep step_;
   std::optional<UsedMap> used_;           // where a parameter may be unused
   std::vector<NamedParameter> compared_;  // the parameters, then the frozen ones

@@ -45,10 +45,13 @@ std::vector<NamedTensor> first_occurrences(const torch::OrderedDict<std::string,
   return kept;
 }
 
-// Dimension count, sizes and strides, one parameter after another.
+// Place of the device, dimension count, sizes and strides, one parameter after another.
 std::vector<std::int64_t> shapes_of(const std::vector<NamedTensor>& parameters) {
   std::vector<std::int64_t> numbers;
-  for (const auto& [name, tensor] : parameters) {
+  const std::vector<std::size_t> places = device_places(parameters);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& tensor = parameters[i].tensor;
+    numbers.push_back(static_cast<std::int64_t>(places[i]));
     numbers.push_back(tensor.dim());
     numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
     numbers.insert(numbers.end(), tensor.strides().begin(), tensor.strides().end());
@@ -73,12 +76,22 @@ std::string difference(const char* what, at::IntArrayRef mine, std::span<const s
       fmt::join(mine, ", "), what, fmt::join(root, ", "));
 }
 
+// Buckets hold gradients of one device. PyTorch compares no devices.
+std::string other_place(std::size_t mine, std::span<const std::int64_t> root) {
+  return fmt::format(
+      "device {} of those of its model appears not to match the device of the same param in process "
+      "0. There it is on device {}, counted from 0.",
+      mine, fmt::join(root, ""));
+}
+
 // Empty if this rank's parameters look like rank 0's. The words are PyTorch's; the name of the
 // parameter and rank 0's numbers are added.
 std::string shape_difference(const std::vector<NamedTensor>& parameters,
                              std::span<const std::int64_t> root, int rank) {
+  const std::vector<std::size_t> places = device_places(parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto& [name, tensor] = parameters[i];
+    const auto place = take(root, 1);
     const auto dims = take(root, 1);
     const auto count = dims.empty() ? std::size_t{0} : static_cast<std::size_t>(dims.front());
     const auto sizes = take(root, count);
@@ -88,6 +101,8 @@ std::string shape_difference(const std::vector<NamedTensor>& parameters,
       found = difference("sizes", tensor.sizes(), sizes);
     } else if (!same(strides, tensor.strides())) {
       found = difference("strides", tensor.strides(), strides);
+    } else if (place.empty() || place.front() != static_cast<std::int64_t>(places[i])) {
+      found = other_place(places[i], place);
     }
     if (found.empty()) continue;
     return fmt::format(
@@ -266,6 +281,25 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& module,
 std::vector<NamedTensor> buffers_of(const torch::nn::Module& module,
                                     const std::vector<std::string>& leave_out) {
   return first_occurrences(module.named_buffers(), leave_out);
+}
+
+std::vector<c10::Device> devices_of(std::span<const NamedTensor> parameters) {
+  std::vector<c10::Device> devices;
+  for (const auto& [name, tensor] : parameters) {
+    if (std::ranges::find(devices, tensor.device()) == devices.end())
+      devices.push_back(tensor.device());
+  }
+  return devices;
+}
+
+std::vector<std::size_t> device_places(std::span<const NamedTensor> parameters) {
+  const std::vector<c10::Device> devices = devices_of(parameters);
+  std::vector<std::size_t> places;
+  for (const auto& [name, tensor] : parameters) {
+    const auto found = std::ranges::find(devices, tensor.device());
+    places.push_back(static_cast<std::size_t>(found - devices.begin()));
+  }
+  return places;
 }
 
 std::vector<bool> sparse_ones(const torch::nn::Module& module,

@@ -5,9 +5,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <ddprun/collective.h>
 #include <ddprun/data_parallel.h>
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +28,11 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& module,
 std::vector<NamedTensor> buffers_of(const torch::nn::Module& module,
                                     const std::vector<std::string>& leave_out = {});
 
+// Returns the devices of `parameters`, in the order in which they come first.
+std::vector<c10::Device> devices_of(std::span<const NamedTensor> parameters);
+// Returns the place of each parameter's device among them.
+std::vector<std::size_t> device_places(std::span<const NamedTensor> parameters);
+
 // Returns whether the gradient of each of `parameters` is sparse. It belongs to an Embedding or
 // EmbeddingBag with sparse=true, or is named in `also`. Throws std::invalid_argument where `also`
 // has a name that is none of theirs.
@@ -32,9 +40,9 @@ std::vector<bool> sparse_ones(const torch::nn::Module& module,
                               const std::vector<NamedTensor>& parameters,
                               const std::vector<std::string>& also);
 
-// Compares the number, sizes and strides of `parameters` with rank 0's. A difference on any rank
-// throws std::runtime_error on all of them, naming the parameter. So does a rank that calls
-// tell_refusal() instead.
+// Compares the number, sizes, strides and places of devices of `parameters` with rank 0's. A rank's
+// second device may have any number. A difference on any rank throws std::runtime_error on all of
+// them, naming the parameter. So does a rank that calls tell_refusal() instead.
 void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& collective);
 
 // Instead of verify_same_model(), on a rank that cannot go on: the others would wait for it, up to

@@ -152,5 +152,39 @@ TEST(BucketPlan, KnowsWhichParametersMayShareABucket) {
   EXPECT_FALSE(may_share_buckets(sizes, {{1, 0}, {2}, {3, 4}})) << "two sparse ones";
 }
 
+// Kinds are hashes of type and device. Each device has memory of its own.
+TEST(BucketPlan, HoldsParametersOfOneDeviceInABucket) {
+  struct Case {
+    std::vector<std::size_t> devices;  // by parameter, each of 64 bytes
+    std::vector<std::size_t> limits;
+    BucketPlan first;
+    BucketPlan ready;  // in the reverse order
+    std::vector<std::size_t> offsets;
+  };
+  const std::vector<Case> cases{
+      {{0, 0, 1, 1}, {1000}, {{2, 3}, {0, 1}}, {{3, 2}, {1, 0}}, {0, 0}},
+      {{0, 1, 0, 1}, {128}, {{1, 3}, {0, 2}}, {{3, 1}, {2, 0}}, {0, 0}},
+      {{1, 0, 1}, {64}, {{2}, {1}, {0}}, {{2}, {1}, {0}}, {0, 0, 128}},
+      {{0, 0, 0, 1}, {64, 128}, {{3}, {1, 2}, {0}}, {{3}, {2}, {1, 0}}, {0, 0, 128}}};
+  for (const Case& one : cases) {
+    std::vector<ParameterSize> parameters;
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < one.devices.size(); ++i) {
+      parameters.push_back({.bytes = 64, .kind = 7 + one.devices[i], .device = one.devices[i]});
+      order.insert(order.begin(), i);
+    }
+    EXPECT_EQ(plan_first_buckets(parameters, one.limits), one.first);
+    const BucketPlan ready = plan_ready_buckets(parameters, order, one.limits);
+    // Those that are still open at the end come in the order of a hash table.
+    EXPECT_TRUE(std::ranges::is_permutation(ready, one.ready));
+    EXPECT_TRUE(may_share_buckets(parameters, ready));
+    EXPECT_EQ(lay_out(parameters, one.first).offsets, one.offsets);
+    for (const std::size_t device : {0U, 1U}) {
+      const auto count = static_cast<std::size_t>(std::ranges::count(one.devices, device));
+      EXPECT_EQ(layout_bytes_max(parameters, device), count * kBucketAlignBytes);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ddprun::worker

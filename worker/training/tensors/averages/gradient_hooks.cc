@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -33,7 +34,12 @@ std::string kind(at::ScalarType dtype, at::IntArrayRef sizes, at::Device device)
 
 GradientHooks::GradientHooks(std::span<const NamedParameter> parameters,
                              std::function<void(std::size_t)> run)
-    : parameters_(parameters), run_(std::move(run)), stream_(current_stream()) {
+    : parameters_(parameters), run_(std::move(run)) {
+  for (const auto& [name, tensor] : parameters_) {
+    if (!tensor.is_cpu() && std::ranges::find(devices_, tensor.device()) == devices_.end())
+      devices_.push_back(tensor.device());
+  }
+  streams_ = current_streams();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     hooks_.push_back({.node = nullptr,
@@ -62,16 +68,17 @@ void GradientHooks::add(std::size_t parameter) {
       }));
 }
 
-std::optional<c10::Stream> GradientHooks::current_stream() const {
-  if (parameters_.empty() || parameters_.front().tensor.is_cpu()) return std::nullopt;
-  const at::Device device = parameters_.front().tensor.device();
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+std::vector<c10::Stream> GradientHooks::current_streams() const {
+  std::vector<c10::Stream> streams;
+  for (const c10::Device device : devices_)
+    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return streams;
 }
 
 bool GradientHooks::renew() {
   bool renewed = false;
-  const auto stream = current_stream();
-  const bool is_same_stream = std::exchange(stream_, stream) == stream;
+  const auto streams = current_streams();
+  const bool are_same_streams = std::exchange(streams_, streams) == streams;
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
     const auto& [name, tensor] = parameters_[i];
     Hook& hook = hooks_[i];
@@ -85,7 +92,7 @@ bool GradientHooks::renew() {
     }
     // A frozen parameter needs none.
     if (!tensor.requires_grad()) continue;
-    if (is_same_stream && has_node(tensor, hook.node)) continue;
+    if (are_same_streams && has_node(tensor, hook.node)) continue;
     hook.node->del_post_hook(hook.key);
     hook.node.reset();  // else the parameter would give it again
     add(i);

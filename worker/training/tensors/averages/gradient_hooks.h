@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,7 +34,7 @@ class GradientHooks {
   GradientHooks& operator=(GradientHooks&&) = delete;
   ~GradientHooks();  // removes the hooks
 
-  // Returns whether a parameter has forgotten its hook, or the stream is another one. It has a new
+  // Returns whether a parameter has forgotten its hook, or a stream is another one. It has a new
   // hook then. A graph that lives keeps its nodes, and their stream. Throws
   // std::runtime_error if one has another dtype, size or device than at construction.
   bool renew();
@@ -54,13 +53,14 @@ class GradientHooks {
   };
 
   void add(std::size_t parameter);
-  // That of this thread, on the parameters' device. None on the CPU.
-  std::optional<c10::Stream> current_stream() const;
+  // Those of this thread, on each device of the parameters. None on the CPU.
+  std::vector<c10::Stream> current_streams() const;
 
   std::span<const NamedParameter> parameters_;
   std::function<void(std::size_t)> run_;
   std::vector<Hook> hooks_;
-  std::optional<c10::Stream> stream_;  // of the nodes
+  std::vector<c10::Device> devices_;  // of the parameters, but for the CPU
+  std::vector<c10::Stream> streams_;  // of the nodes, by device
 };
 
 }  // namespace ddprun::worker
