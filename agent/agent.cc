@@ -30,6 +30,7 @@
 #include "agent/report/events.h"
 #include "agent/report/reporter.h"
 #include "agent/signals_and_exits.h"
+#include "agent/standstill/process_look.h"
 #include "agent/standstill/standstills.h"
 #include "agent/stragglers/straggler_watch.h"
 #include "agent/worker_group/device_gate.h"
@@ -80,6 +81,7 @@ class Agent {
   void on_message(const rendezvous::HostMessage& message);
   void worker_is_stuck(pid_t pid);
   void teardown_is_overdue(int local_rank);
+  std::chrono::milliseconds cpu_of_workers();
   void guardian_died();
   void job_stands_still(const rendezvous::Verdict& verdict);
   void end_hung_worker(const rendezvous::Verdict& verdict);
@@ -184,6 +186,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
           loop,
           {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
            .folder = [this] { return workers_.scratch_folder(); },
+           .workers_cpu = [this] { return cpu_of_workers(); },
            .are_slow = [this](const rendezvous::StragglerVerdict& it) { reporter_.are_slow(it); }}),
       preemption_(loop,
                   {.session = [this]() -> rendezvous::Session* { return &services_->session(); },
@@ -246,7 +249,8 @@ Result<void> Agent::prepare(char* temporary_folder) {
                              .children = workers_.children(),
                              .workers = {.pages = [this] { return workers_.pages(); },
                                          .folder = [this] { return workers_.scratch_folder(); }},
-                             .log_folder = workers_.logs().job_folder()});
+                             .log_folder = workers_.logs().job_folder(),
+                             .spread = [this](int rank) { return stragglers_.spread_of(rank); }});
   return monitors_.begin(loop_, config_.watch,
                          {.workers = [this] { return workers_.children().pids(); },
                           .stuck = [this](pid_t pid) { worker_is_stuck(pid); },
@@ -379,6 +383,12 @@ void Agent::worker_is_stuck(pid_t pid) {
       "kernel's {}; it may hold a device, so the job is not restarted",
       lifecycle_.seat().first_rank + local_rank, local_rank, pid, hostname_,
       in_seconds(config_.watch.most_sleep), wait_channel(pid)));
+}
+
+std::chrono::milliseconds Agent::cpu_of_workers() {
+  std::chrono::milliseconds sum{0};
+  for (const pid_t pid : workers_.children().pids()) sum += cpu_of(pid);
+  return sum;
 }
 
 void Agent::teardown_is_overdue(int local_rank) {

@@ -83,6 +83,7 @@ std::vector<RankProgress> progress_here(const NodeOperators::Sources& sources) {
     if (pid == 0) continue;
     ranks.push_back(progress_of(pages->page(i), pid));
     ranks.back().rank = sources.lifecycle.seat().first_rank + i;
+    ranks.back().spread = sources.spread(i);
   }
   return ranks;
 }

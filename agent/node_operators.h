@@ -28,6 +28,7 @@ class NodeOperators {
     const Children& children;
     Stacks::Workers workers;
     std::string log_folder;
+    std::function<rendezvous::StepSpread(int)> spread;  // of a local rank
   };
 
   // Listens from now on.

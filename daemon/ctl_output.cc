@@ -18,6 +18,8 @@ using rendezvous::ControlOutcome;
 using rendezvous::IncidentStatus;
 using rendezvous::JobSnapshot;
 using rendezvous::NodeSnapshot;
+using rendezvous::RankProgress;
+using rendezvous::StepSpread;
 using Json = nlohmann::ordered_json;
 
 namespace {
@@ -54,6 +56,24 @@ Json incident_json(const IncidentStatus& incident) {
   return json;
 }
 
+// A node that was asked at its own socket tells of its ranks. Times are in milliseconds.
+Json rank_json(const RankProgress& rank) {
+  constexpr double kMilli = 1000;
+  Json json = {{"rank", rank.rank}};
+  if (rank.steps >= 0) json["steps"] = rank.steps;
+  if (rank.memory_bytes >= 0) json["memory_bytes"] = rank.memory_bytes;
+  const StepSpread& spread = rank.spread;
+  if (spread.step_p99_us <= 0) return json;
+  const auto add = [&json](const char* name, std::int64_t us) {
+    json[name] = static_cast<double>(us) / kMilli;
+  };
+  add("step_p50_ms", spread.step_p50_us);
+  add("step_p99_ms", spread.step_p99_us);
+  add("own_p50_ms", spread.own_p50_us);
+  add("own_p99_ms", spread.own_p99_us);
+  return json;
+}
+
 Json job_json(const JobSnapshot& job) {
   Json json = {{"job", job.job},
                {"phase", rendezvous::name_of(job.phase)},
@@ -71,6 +91,7 @@ Json job_json(const JobSnapshot& job) {
     json["incidents"].push_back(incident_json(incident));
   if (job.pid != 0) json["pid"] = job.pid;
   if (job.pid != 0) json["log_folder"] = job.log_folder;
+  for (const RankProgress& rank : job.ranks) json["ranks"].push_back(rank_json(rank));
   return json;
 }
 

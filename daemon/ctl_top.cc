@@ -194,9 +194,18 @@ class TopLines {
     return fmt::format("{:.3g}", static_cast<double>(rank.steps - before->steps) / seconds);
   }
 
+  // "50.1, 61.7 ms"
+  static std::string percentiles(std::int64_t p50_us, std::int64_t p99_us) {
+    constexpr double kMilli = 1000;
+    if (p99_us <= 0) return "-";
+    return fmt::format("{:.1f}, {:.1f} ms", static_cast<double>(p50_us) / kMilli,
+                       static_cast<double>(p99_us) / kMilli);
+  }
+
   void steps(const JobSnapshot& job, const TopBefore& before) {
     if (job.ranks.empty()) return;
-    std::vector<TextRow> rows = {{"RANK", "STEPS", "A SECOND", "LAST STEP", "MEMORY"}};
+    std::vector<TextRow> rows = {
+        {"RANK", "STEPS", "A SECOND", "LAST STEP", "STEP P50, P99", "OWN P50, P99", "MEMORY"}};
     for (const RankProgress& rank : job.ranks) {
       if (rows.size() > kMostRankLines) break;
       const RankProgress* const earlier = find(before, job, rank.rank);
@@ -206,6 +215,8 @@ class TopLines {
            rank.quiet_ms < 0
                ? "-"
                : fmt::format("{:.1f} s ago", static_cast<double>(rank.quiet_ms) / 1000),
+           percentiles(rank.spread.step_p50_us, rank.spread.step_p99_us),
+           percentiles(rank.spread.own_p50_us, rank.spread.own_p99_us),
            rank.memory_bytes < 0 ? "-" : fmt::format("{} MiB", rank.memory_bytes >> 20)});
     }
     table(rows);

@@ -47,6 +47,11 @@ struct WorkerPage {
   std::atomic<std::uint64_t> order;
   // The worker writes the number of the order that it has taken, and kAsksItself.
   std::atomic<std::uint64_t> taken;
+  // Calls of the engine's collectives that have begun, and those that are done. A rank with more of
+  // the first may wait for other ranks.
+  std::atomic<std::uint64_t> calls_begun;
+  std::atomic<std::uint64_t> calls_done;
+  char unused[64 - 2 * sizeof(std::uint64_t)];
 
   // The word that the kernel changes. glibc has it first in its mutex (glibc 2.36,
   // sysdeps/nptl/bits/struct_mutex.h). A worker with another C library does not take the lock.
@@ -92,7 +97,7 @@ constexpr AfterStep after_step(const PageOrder& order, std::uint64_t order_step,
 // In WorkerPage::taken: the program asks whether it should save, so it needs no signal.
 inline constexpr std::uint64_t kAsksItself = std::uint64_t{1} << 63;
 
-inline constexpr std::size_t kWorkerPageBytes = 128;
+inline constexpr std::size_t kWorkerPageBytes = 192;
 static_assert(sizeof(WorkerPage) == kWorkerPageBytes);
 static_assert(offsetof(WorkerPage, order_step) == 104, "the Python hook reads it there");
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "it is shared between processes");

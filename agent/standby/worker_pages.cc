@@ -99,6 +99,8 @@ void WorkerPages::begin(int local_rank, bool keeps_notes) {
   page.order = 0;
   page.order_step = 0;
   page.taken = 0;
+  page.calls_begun = 0;
+  page.calls_done = 0;
   if (keeps_notes) return;
   page.notes_size = 0;
   page.parks = 0;

@@ -57,7 +57,7 @@ std::vector<pid_t> with_all_below(pid_t worker) {
 
 }  // namespace
 
-ProcessLook look_at_process(pid_t worker) {
+ProcessLook look_at_process(pid_t worker, const SocketBytes& sockets) {
   ProcessLook look;
   if (const auto stat = read_process_stat(worker)) look.state = stat->state;
   look.wait_channel = wait_channel(worker);
@@ -68,7 +68,7 @@ ProcessLook look_at_process(pid_t worker) {
     const StatSums sums = stat_sums(pid);
     look.cpu += sums.cpu;
     look.major_faults += sums.major_faults;
-    look.bytes += bytes_moved(pid);
+    look.bytes += bytes_moved(pid) + bytes_of_sockets(pid, sockets);
   }
   return look;
 }

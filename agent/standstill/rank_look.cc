@@ -16,12 +16,29 @@ using rendezvous::GroupPosition;
 
 // Less is not work: a thread that wakes up to look, a log line.
 constexpr double kIdleCpu = 0.03;
+constexpr double kWaitingCpu = 0.5;
 constexpr std::uint64_t kIdleBytes = std::uint64_t{64} << 10;
 // Sleeps of the main thread in a second. A loop that looks for something sleeps ten times.
 constexpr double kIdleSwitches = 20;
 
 bool is_stack_the_same(const RankLook& first, const RankLook& second) {
-  return !first.answer || !second.answer || first.answer->stack == second.answer->stack;
+  const auto is_same = [](const auto& one, const auto& other) {
+    return !one || !other || one->stack == other->stack;
+  };
+  return is_same(first.answer, second.answer) && is_same(first.spied, second.spied);
+}
+
+// The better one of the two.
+const std::optional<WitnessAnswer>& stack_of(const RankLook& look) {
+  return look.answer ? look.answer : look.spied;
+}
+
+// A program on the engine has no witness, but tells of its calls. It may wait in one that it has
+// begun.
+bool is_on_engine(const RankLook& look) { return look.calls_begun > 0; }
+bool waits_in_engine(const RankLook& first, const RankLook& second) {
+  return second.calls_begun > second.calls_done && first.calls_begun == second.calls_begun &&
+         first.calls_done == second.calls_done;
 }
 
 // Returns what it did between the looks; empty: nothing.
@@ -30,6 +47,9 @@ std::string work_between(const RankLook& first, const RankLook& second,
   const double seconds = in_seconds(passed);
   const double cpu = in_seconds(second.process.cpu - first.process.cpu) / seconds;
   if (second.steps != first.steps) return "it has done a step";
+  if (second.calls_done != first.calls_done) return "its calls go on";
+  // The engine wakes up in a wait, to look whether the others live.
+  if (waits_in_engine(first, second) && cpu < kWaitingCpu) return {};
   if (cpu > kIdleCpu) return fmt::format("uses {:.2f} CPUs", cpu);
   if (second.process.bytes > first.process.bytes + kIdleBytes) {
     constexpr double kMega = 1e6;
@@ -46,15 +66,18 @@ std::string work_between(const RankLook& first, const RankLook& second,
 // A debugger of Python waits for its user as a part of the program.
 bool is_debugged(const RankLook& look) {
   if (look.process.state == 't') return true;
-  return look.answer && std::ranges::any_of(look.answer->stack, [](const WitnessFrame& frame) {
+  const auto& stack = stack_of(look);
+  return stack && std::ranges::any_of(stack->stack, [](const WitnessFrame& frame) {
            return frame.file.ends_with("/pdb.py") || frame.file.ends_with("/bdb.py") ||
                   frame.file.find("/debugpy/") != std::string::npos;
          });
 }
 
-// The kernel shows a frozen process as one that sleeps, in one of these.
+// The kernel shows a frozen process as one that sleeps, in one of these. The last one is that of
+// Linux 6.18, and of a process that is stopped, which has another state.
 bool is_frozen(const ProcessLook& look) {
-  return look.wait_channel == "do_freezer_trap" || look.wait_channel == "__refrigerator";
+  return look.wait_channel == "do_freezer_trap" || look.wait_channel == "__refrigerator" ||
+         (look.wait_channel == "get_signal" && look.state == 'S');
 }
 
 bool is_in_kernel(const ProcessLook& first, const ProcessLook& second) {
@@ -63,8 +86,22 @@ bool is_in_kernel(const ProcessLook& first, const ProcessLook& second) {
 
 // It waits for other ranks in a call that no group knows: new_group(), monitored_barrier().
 bool waits_unseen(const RankLook& look) {
-  return look.answer && !look.answer->inside.empty() &&
-         std::ranges::none_of(look.answer->groups, &GroupPosition::is_waiting);
+  const auto& stack = stack_of(look);
+  return stack && !stack->inside.empty() &&
+         std::ranges::none_of(stack->groups, &GroupPosition::is_waiting);
+}
+
+// An idle process: whether its rank waits for others, or does nothing.
+Activity activity_of_idle(const RankLook& first, const RankLook& second) {
+  if (is_on_engine(second))
+    return waits_in_engine(first, second) ? Activity::kUnknown : Activity::kIdle;
+  const bool is_spied = first.spied && second.spied;
+  if (!second.has_witness && !is_spied) return Activity::kUnknown;
+  // py-spy sees a stack also if a call holds the interpreter.
+  if (second.has_witness && !second.answer && !first.answer) return Activity::kSilent;
+  if (waits_unseen(second)) return Activity::kUnknown;
+  // One answer shows that its interpreter runs. The host may be too busy for another one.
+  return second.answer || !second.has_witness ? Activity::kIdle : Activity::kUnknown;
 }
 
 Activity activity_of(const RankLook& first, const RankLook& second, bool works) {
@@ -74,11 +111,7 @@ Activity activity_of(const RankLook& first, const RankLook& second, bool works) 
   if (second.process.state == 'T') return Activity::kStopped;
   if (works) return Activity::kBusy;
   if (is_in_kernel(first.process, second.process)) return Activity::kInKernel;
-  if (!second.has_witness) return Activity::kUnknown;
-  if (waits_unseen(second)) return Activity::kUnknown;
-  if (second.answer) return Activity::kIdle;
-  // One answer shows that its interpreter runs. The host may be too busy for another one.
-  return first.answer ? Activity::kUnknown : Activity::kSilent;
+  return activity_of_idle(first, second);
 }
 
 // A call that has completed between the looks was no wait, nor is the next one yet.
@@ -107,13 +140,16 @@ std::vector<GroupPosition> groups_of(const RankLook& first, const RankLook& seco
 rendezvous::RankEvidence evidence_of(const RankLook& first, const RankLook& second,
                                      std::chrono::nanoseconds passed) {
   const std::string work = work_between(first, second, passed);
+  const auto& stack = stack_of(second);
   rendezvous::RankEvidence evidence{.activity = activity_of(first, second, !work.empty()),
                                     .detail = work,
-                                    .place = second.answer ? place_in(second.answer->stack) : "",
+                                    .place = stack ? place_in(stack->stack) : "",
                                     .steps = static_cast<std::int64_t>(second.steps),
                                     .groups = groups_of(first, second)};
   if (evidence.activity == Activity::kUnknown && waits_unseen(second))
-    evidence.detail = second.answer->inside;
+    evidence.detail = stack->inside;
+  if (evidence.activity == Activity::kUnknown && waits_in_engine(first, second))
+    evidence.detail = "a collective of the engine";
   if (evidence.activity == Activity::kInKernel) evidence.detail = second.process.wait_channel;
   return evidence;
 }

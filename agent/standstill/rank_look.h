@@ -27,8 +27,12 @@ struct RankLook {
   bool has_ended_well = false;  // the process has exited 0
   bool has_witness = false;
   std::uint64_t steps = 0;
+  // Those of a program on the engine, as in its WorkerPage.
+  std::uint64_t calls_begun = 0;
+  std::uint64_t calls_done = 0;
   ProcessLook process{};
   std::optional<WitnessAnswer> answer{};  // of the witness, if it came
+  std::optional<WitnessAnswer> spied{};   // of py-spy, which knows no groups
 };
 
 // `passed`: between the looks, above 0.

@@ -126,7 +126,7 @@ rendezvous::RankStack Stacks::stack_of(int local_rank) const {
     stack.why = "its process has ended";
     return stack;
   }
-  stack.kernel = kernel_words(look_at_process(pid));
+  stack.kernel = kernel_words(look_at_process(pid, {}));
   if (!question.answer) {
     stack.why = why_no_stack(question.number != 0, program_of(pid));
     return stack;

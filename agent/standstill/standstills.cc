@@ -37,7 +37,8 @@ Standstills::Standstills(asio::io_context& loop, Children& children, Workers wor
 void Standstills::attempt_begins(const Attempt& attempt) {
   if (workers_.pages() == nullptr) return;
   attempt_ = attempt;
-  looks_.assign(static_cast<std::size_t>(attempt.workers), {});
+  looks_.clear();
+  looks_.resize(static_cast<std::size_t>(attempt.workers));
   watch_.attempt_begins(looks_.size(), now());
   watch_alarm_.set(now() + StandstillWatch::kEvery);
 }
@@ -56,6 +57,12 @@ bool Standstills::may_ask(int local_rank) const {
   return has_witness(workers_.pages(), children_, local_rank);
 }
 
+// A worker without a witness, whose Python py-spy may know.
+bool Standstills::may_spy(int local_rank) const {
+  const pid_t pid = children_.pid_of(local_rank);
+  return pid != 0 && !may_ask(local_rank) && !find_py_spy(pid).empty();
+}
+
 WorkerSight Standstills::sight_of(int local_rank) const {
   const WorkerPage& page = workers_.pages()->page(local_rank);
   const pid_t pid = children_.pid_of(local_rank);
@@ -63,6 +70,7 @@ WorkerSight Standstills::sight_of(int local_rank) const {
                     .has_witness = may_ask(local_rank),
                     .steps = page.steps,
                     .last_step = time_of_page(page.last_step)};
+  if (!sight.has_witness && sight.steps == 0) sight.has_witness = may_spy(local_rank);
   if (sight.has_witness && sight.steps == 0) sight.cpu = cpu_of(pid);
   return sight;
 }
@@ -155,19 +163,38 @@ void Standstills::go_on() {
 
 void Standstills::ask_witnesses() {
   for (int rank = 0; rank < std::ssize(looks_); ++rank) {
-    if (!may_ask(rank)) continue;
-    looks_[static_cast<std::size_t>(rank)].question = workers_.pages()->ask_witness(rank);
+    WorkerLooks& worker = looks_[static_cast<std::size_t>(rank)];
+    // One that has not answered before may not answer again.
+    const bool is_second = stage_ == Stage::kSecondLook;
+    if (!may_ask(rank) || (is_second && !worker.first.answer)) ask_py_spy(rank);
+    if (may_ask(rank)) worker.question = workers_.pages()->ask_witness(rank);
   }
 }
 
+std::string Standstills::spy_file(int local_rank) const {
+  return fmt::format("{}/spy_{}", workers_.folder(), local_rank);
+}
+
+void Standstills::ask_py_spy(int local_rank) {
+  const pid_t pid = children_.pid_of(local_rank);
+  const std::string program = pid == 0 ? "" : find_py_spy(pid);
+  auto& spy = looks_[static_cast<std::size_t>(local_rank)].spy;
+  spy.reset();  // before the next one writes the file
+  if (!program.empty()) spy = std::make_unique<PySpy>(program, pid, spy_file(local_rank));
+}
+
 void Standstills::look_at_workers(RankLook WorkerLooks::*look) {
+  const SocketBytes sockets = socket_bytes();
   for (int rank = 0; rank < std::ssize(looks_); ++rank) {
     RankLook& seen = looks_[static_cast<std::size_t>(rank)].*look;
     const pid_t pid = children_.pid_of(rank);
     seen.has_ended_well = workers_.has_ended_well(rank);
     seen.has_witness = may_ask(rank);
-    seen.steps = workers_.pages()->page(rank).steps;
-    if (pid != 0) seen.process = look_at_process(pid);
+    const WorkerPage& page = workers_.pages()->page(rank);
+    seen.steps = page.steps;
+    seen.calls_begun = page.calls_begun;
+    seen.calls_done = page.calls_done;
+    if (pid != 0) seen.process = look_at_process(pid, sockets);
   }
 }
 
@@ -177,13 +204,16 @@ void Standstills::read_answers(RankLook WorkerLooks::*look) {
     auto& answer = (worker.*look).answer;
     if (!answer && worker.question != 0)
       answer = read_witness_answer(workers_.folder(), *workers_.pages(), rank, worker.question);
+    auto& spied = (worker.*look).spied;
+    if (!spied && worker.spy) spied = worker.spy->answer();
   }
 }
 
 // One that has not answered for so long will not.
 bool Standstills::lacks_answers() const {
   return std::ranges::any_of(looks_, [](const WorkerLooks& worker) {
-    return worker.first.answer && !worker.second.answer;
+    return (worker.first.answer && !worker.second.answer) ||
+           (worker.spy && !worker.spy->has_ended());
   });
 }
 
@@ -205,9 +235,12 @@ void Standstills::keep_details(const std::string& folder, const std::string& sen
   std::filesystem::create_directories(folder, failed);
   if (failed) return;
   for (int rank = 0; rank < std::ssize(looks_); ++rank) {
-    const std::uint64_t question = looks_[static_cast<std::size_t>(rank)].question;
-    if (question == 0) continue;
+    const WorkerLooks& worker = looks_[static_cast<std::size_t>(rank)];
+    const std::uint64_t question = worker.question;
     const int global = attempt_.first_rank + rank;
+    if (worker.second.spied)
+      copy(spy_file(rank), fmt::format("{}/rank_{}_py_spy.txt", folder, global));
+    if (question == 0) continue;
     copy(witness_answer_path(workers_.folder(), *workers_.pages(), rank, question),
          fmt::format("{}/rank_{}.txt", folder, global));
     copy(fmt::format("{}/witness_{}.trace", workers_.folder(), rank),

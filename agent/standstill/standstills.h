@@ -15,6 +15,7 @@
 #include "agent/core/clock.h"
 #include "agent/standby/worker_pages.h"
 #include "agent/standstill/hung_worker.h"
+#include "agent/standstill/py_spy.h"
 #include "agent/standstill/rank_look.h"
 #include "agent/standstill/standstill_watch.h"
 #include "base/alarm.h"
@@ -77,6 +78,7 @@ class Standstills {
     std::uint64_t question = 0;  // the last one to its witness
     RankLook first{};
     RankLook second{};
+    std::unique_ptr<PySpy> spy{};  // of the look that goes on; null: it is not asked
   };
   // The steps of a look, in order.
   enum class Stage { kNone, kFirstAnswers, kSecondLook, kSecondAnswers };
@@ -87,12 +89,15 @@ class Standstills {
   void verdict_came(const rendezvous::Verdict& verdict);
   void go_on();
   void ask_witnesses();
+  void ask_py_spy(int local_rank);
   void look_at_workers(RankLook WorkerLooks::*look);
   void read_answers(RankLook WorkerLooks::*look);
   bool lacks_answers() const;
   void give_evidence();
   WorkerSight sight_of(int local_rank) const;
   bool may_ask(int local_rank) const;
+  bool may_spy(int local_rank) const;
+  std::string spy_file(int local_rank) const;
 
   Children& children_;
   const Workers workers_;

@@ -41,6 +41,10 @@ std::optional<NumberedSample> parse_step_file(std::string_view text) {
   sample.calls = fields.next<int>('\t');
   sample.step_us = fields.next<std::int64_t>('\t');
   sample.cpu_wait = fields.next<int>('\t');
+  rendezvous::StepSpread& spread = sample.spread;
+  for (std::int64_t* const us : {&spread.step_p50_us, &spread.step_p99_us, &spread.own_p50_us,
+                                 &spread.own_p97_us, &spread.own_p99_us})
+    *us = fields.next<std::int64_t>('\t');
   while (!fields.is_empty() && sample.called_us.size() < rendezvous::kMostSampledCalls)
     sample.called_us.push_back(fields.next<std::int64_t>(','));
   if (!fields.is_good() || !fields.is_empty() || read.number <= 0) return std::nullopt;

@@ -1,7 +1,8 @@
 // The last sample of a worker's steps, as its hook leaves it (agent/standby/python/steps.py). It is
 // one line with tabs between its fields, which are those of rendezvous::StepSample:
 //
-//   number, group, members, steps, calls, step_us, cpu_wait, called_us with commas in it
+//   number, group, members, steps, calls, step_us, cpu_wait, the five of spread, called_us with
+//   commas in it
 //
 // The numbers count from 1. Nothing in it is trusted to be well formed. Pure. Any thread.
 #pragma once

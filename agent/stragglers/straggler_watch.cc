@@ -33,6 +33,8 @@ void StragglerWatch::attempt_begins(const Attempt& attempt, std::chrono::seconds
   attempt_ = attempt;
   window_ = window;
   told_.assign(static_cast<std::size_t>(attempt.workers), 0);
+  spreads_.assign(told_.size(), {});
+  host_ = look_at_host(handlers_.workers_cpu(), now());
   plan();
 }
 
@@ -40,6 +42,7 @@ void StragglerWatch::attempt_ends() {
   if (!attempt_) return;
   for (int rank = 0; rank < attempt_->workers; ++rank) ::unlink(path_of(rank).c_str());
   attempt_.reset();
+  spreads_.clear();
   alarm_.set(Time::max());
 }
 
@@ -55,7 +58,8 @@ void StragglerWatch::plan() {
 
 void StragglerWatch::look() {
   plan();
-  rendezvous::StepReport report{.round = attempt_->round};
+  const HostLook before = std::exchange(host_, look_at_host(handlers_.workers_cpu(), now()));
+  rendezvous::StepReport report{.round = attempt_->round, .host = host_between(before, host_)};
   for (int rank = 0; rank < attempt_->workers; ++rank) {
     auto read = parse_step_file(read_file_start(path_of(rank), kMostStepFileBytes));
     std::int64_t& told = told_[static_cast<std::size_t>(rank)];
@@ -63,12 +67,18 @@ void StragglerWatch::look() {
     if (!read || read->number == told) continue;
     told = read->number;
     read->sample.rank = attempt_->first_rank + rank;
+    spreads_[static_cast<std::size_t>(rank)] = read->sample.spread;
     report.samples.push_back(std::move(read->sample));
     if (report.samples.size() < rendezvous::kMostSampledRanks) continue;
     handlers_.session()->report_steps(report);
     report.samples.clear();
   }
   if (!report.samples.empty()) handlers_.session()->report_steps(report);
+}
+
+rendezvous::StepSpread StragglerWatch::spread_of(int local_rank) const {
+  const auto place = static_cast<std::size_t>(local_rank);
+  return place < spreads_.size() ? spreads_[place] : rendezvous::StepSpread{};
 }
 
 void StragglerWatch::hear(const rendezvous::HostMessage& message) {

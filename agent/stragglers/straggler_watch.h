@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/core/clock.h"
+#include "agent/stragglers/host_load.h"
 #include "base/alarm.h"
 #include "base/loop.h"
 #include "base/result.h"
@@ -36,7 +37,8 @@ class StragglerWatch {
   };
   struct Handlers {
     std::function<rendezvous::Session*()> session;
-    std::function<std::string()> folder;  // the job's own, where workers write
+    std::function<std::string()> folder;                     // the job's own, where workers write
+    std::function<std::chrono::milliseconds()> workers_cpu;  // CPU time of all workers so far
     std::function<void(const rendezvous::StragglerVerdict&)> are_slow;
   };
 
@@ -55,6 +57,9 @@ class StragglerWatch {
   // Takes StragglerVerdict of this round, and nothing else.
   void hear(const rendezvous::HostMessage& message);
 
+  // The last that a worker has told of its steps; all 0: nothing.
+  rendezvous::StepSpread spread_of(int local_rank) const;
+
  private:
   void plan();
   void look();
@@ -64,6 +69,8 @@ class StragglerWatch {
   std::optional<Attempt> attempt_;  // unset: no attempt runs
   std::chrono::seconds window_{kStragglerWindow};
   std::vector<std::int64_t> told_;  // the number of the last sample, by local rank
+  std::vector<rendezvous::StepSpread> spreads_;
+  HostLook host_{};  // at the last look
   Alarm alarm_;
 };
 

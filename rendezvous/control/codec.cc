@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rendezvous/grpc/codec.h"
+#include "rendezvous/grpc/step_codec.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -82,6 +83,7 @@ void fill(v2::RankProgress& message, const RankProgress& rank) {
   message.set_steps(rank.steps);
   message.set_quiet_ms(rank.quiet_ms);
   message.set_memory_bytes(rank.memory_bytes);
+  encode_spread(rank.spread, *message.mutable_spread_us());
 }
 
 void fill(v2::Job& message, const JobSnapshot& job) {
@@ -161,7 +163,8 @@ JobSnapshot decode_job(const v2::Job& message) {
          .reformed_after_ms = incident.reformed_after_ms()});
   for (const v2::Period& period : message.periods()) job.periods.push_back(decode_period(period));
   for (const v2::RankProgress& rank : message.ranks())
-    job.ranks.push_back({rank.rank(), rank.steps(), rank.quiet_ms(), rank.memory_bytes()});
+    job.ranks.push_back({rank.rank(), rank.steps(), rank.quiet_ms(), rank.memory_bytes(),
+                         decode_spread(rank.spread_us())});
   job.pid = message.pid();
   job.log_folder = message.log_folder();
   return job;

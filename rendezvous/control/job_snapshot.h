@@ -55,6 +55,7 @@ struct RankProgress {
   std::int64_t steps = -1;         // of its optimizers; -1: it does not count them
   std::int64_t quiet_ms = -1;      // since the last one; -1: none is done
   std::int64_t memory_bytes = -1;  // resident, of its first process; -1: not known
+  StepSpread spread{};             // of its last steps; all 0: not known
 
   bool operator==(const RankProgress&) const = default;
 };

@@ -355,6 +355,16 @@ inline constexpr std::size_t kMostSampledCalls = 16;
 inline constexpr std::size_t kMostSampledRanks = 64;
 
 // The steps of one rank in some seconds. Times are means in microseconds, by its own clock.
+// Percentiles of the steps of one rank, in microseconds. Own times end at the step's last call.
+struct StepSpread {
+  std::int64_t step_p50_us = 0;
+  std::int64_t step_p99_us = 0;
+  std::int64_t own_p50_us = 0;
+  std::int64_t own_p97_us = 0;
+  std::int64_t own_p99_us = 0;
+
+  bool operator==(const StepSpread&) const = default;
+};
 struct StepSample {
   int rank = 0;             // global
   std::uint64_t group = 0;  // tells the process group in which it calls collectives; 0: none
@@ -366,11 +376,23 @@ struct StepSample {
   // and the last is the last one. All ranks of a group with as many calls name the same ones.
   std::vector<std::int64_t> called_us{};
   int cpu_wait = 0;  // thousandths of the time in which its main thread waited for a CPU
+  StepSpread spread{};
 
   bool operator==(const StepSample&) const = default;
 };
+// The load of a node's CPUs in a window that is not the job's, in thousandths. And how fast they
+// run, in thousandths of the most. 0: not known.
+struct HostSample {
+  int stolen = 0;     // by the hypervisor
+  int throttled = 0;  // of the window: the cgroup had used up its quota
+  int others = 0;     // programs that are none of the workers'
+  int frequency = 0;
+
+  bool operator==(const HostSample&) const = default;
+};
 struct StepReport {
   std::int64_t round = 0;
+  HostSample host{};
   std::vector<StepSample> samples{};
 
   bool operator==(const StepReport&) const = default;

@@ -240,8 +240,8 @@ std::string what_it_does(const Ranks& blamed, VerdictKind kind) {
     case VerdictKind::kNothingDone:
       return fmt::format("{} nothing{}{}", does, at(first), last_call(first));
     case VerdictKind::kHeld:
-      return fmt::format("{} nothing, and no Python runs in it: a call holds the interpreter{}",
-                         does, last_call(first));
+      return fmt::format("{} nothing, and no Python runs in it: a call holds the interpreter{}{}",
+                         does, at(first), last_call(first));
     case VerdictKind::kStopped:
       return fmt::format("{} {} from outside", is,
                          first.activity == Activity::kFrozen
@@ -339,13 +339,21 @@ bool does_nothing(const RankEvidence* rank) {
   return rank->activity == Activity::kIdle || rank->activity == Activity::kSilent;
 }
 
-// "; rank 0 waits in new_group"
+// Ranks make groups before they train, and may come to that at very unlike times.
+bool is_at_work(const RankEvidence* rank) {
+  return rank->steps > 0 || (waits_unseen(rank) && rank->detail != "new_group" &&
+                             !rank->detail.starts_with("init_process_group"));
+}
+
+// "; rank 0 waits in new_group". Before the first step ranks may wait long for each other.
 Verdict blame_beside_unseen_waits(const Standstill& all, const Ranks& blamed, Ranks known) {
   std::erase_if(known, [](const RankEvidence* rank) { return !waits_unseen(rank); });
   Verdict verdict = blame(all, blamed);
-  if (!known.empty())
-    verdict.sentence += fmt::format("; {} wait{} in {}", named(known), known.size() == 1 ? "s" : "",
-                                    known.front()->detail);
+  if (known.empty()) return verdict;
+  verdict.is_certain = std::ranges::any_of(known, is_at_work);
+  if (verdict.kind == VerdictKind::kMissing) verdict.rank_to_end = known.front()->rank;
+  verdict.sentence += fmt::format("; {} wait{} in {}", named(known), known.size() == 1 ? "s" : "",
+                                  known.front()->detail);
   return verdict;
 }
 
@@ -359,8 +367,14 @@ Verdict judge_without_waits(const Standstill& all) {
   if (!busy.empty()) return blame(all, busy);
   Ranks idle = known;
   std::erase_if(idle, [](const RankEvidence* rank) { return !does_nothing(rank); });
-  const bool is_still = std::ranges::all_of(
-      known, [](const RankEvidence* rank) { return does_nothing(rank) || waits_unseen(rank); });
+  // The others may wait for one that has ended.
+  const bool is_waited = std::ranges::any_of(known, waits_unseen);
+  const Ranks ended = of_kind(known, VerdictKind::kMissing);
+  if (is_waited && idle.empty()) idle = ended;
+  const bool is_still = std::ranges::all_of(known, [&](const RankEvidence* rank) {
+    return does_nothing(rank) || waits_unseen(rank) ||
+           (is_waited && rank->activity == Activity::kEnded);
+  });
   const bool has_groups = std::ranges::any_of(known, [](const RankEvidence* rank) {
     return !rank->groups.empty() || rank->steps > 0 || waits_unseen(rank);
   });

@@ -53,6 +53,28 @@ std::int64_t longest_wait(const StepSample& sample, const std::vector<std::int64
   return longest;
 }
 
+void add_sentence(std::string& all, const std::string& one) {
+  all += (all.empty() ? "" : "; ") + one;
+}
+
+constexpr int kMuch = 50;  // thousandths
+
+// "; of its host's CPUs 12 % are stolen by the hypervisor"; empty if nothing is odd.
+std::string host_text(const HostSample& host) {
+  constexpr int kManyOthers = 200;
+  constexpr int kSlowFrequency = 800;
+  std::string text;
+  const auto add = [&text](const char* what, int thousandths) {
+    text += fmt::format("; {} {:.0f} %", what, thousandths / 10.0);
+  };
+  if (host.stolen >= kMuch) add("the hypervisor took of its host's CPUs", host.stolen);
+  if (host.throttled >= kMuch) add("its cgroup was over its CPU quota in", host.throttled);
+  if (host.others >= kManyOthers) add("other programs used of its host's CPUs", host.others);
+  if (host.frequency > 0 && host.frequency < kSlowFrequency)
+    add("its host's CPUs run at", host.frequency);
+  return text;
+}
+
 }  // namespace
 
 std::vector<OwnTime> own_times(const std::vector<StepSample>& samples) {
@@ -79,6 +101,7 @@ std::optional<Announcement> Stragglers::reported(SessionId from, const StepRepor
   const auto node = nodes_.find(from);
   if (node == nodes_.end()) return std::nullopt;
   std::optional<Announcement> said;
+  node->second.host = report.host;
   for (const StepSample& sample : report.samples) {
     if (!node->second.holds(sample.rank) || !makes_sense(sample)) continue;
     if (window_.contains(sample.rank) && !said) said = judge_window(now);
@@ -140,7 +163,9 @@ std::optional<Announcement> Stragglers::judge_window(Time now) {
   window_.clear();
   for (const auto& [key, samples] : alike) {
     // The median of a few says nothing of the others.
-    if (std::ssize(samples) * 2 > samples.front().members) judge(samples);
+    if (std::ssize(samples) * 2 <= samples.front().members) continue;
+    judge(samples);
+    judge_times(samples);
   }
   std::optional<Announcement> said = tell(now);
   window_began_ = now;
@@ -152,32 +177,50 @@ void Stragglers::judge(const std::vector<StepSample>& alike) {
   const int usual_wait = usual_cpu_wait(alike);
   for (std::size_t at = 0; at < owns.size(); ++at) {
     Rank& rank = ranks_[owns[at].rank];
-    note(rank, owns[at]);
+    note(rank.mean, owns[at], kSlower);
     rank.cpu_wait = alike[at].cpu_wait;
     rank.usual_cpu_wait = usual_wait;
   }
 }
 
-void Stragglers::note(Rank& rank, const OwnTime& own) const {
-  rank.last = own;
-  if (own.ratio > kSlower) {
-    if (rank.slow_windows++ == 0) rank.slow_since = window_began_;
-    rank.fast_windows = 0;
-    return;
+// The percentile 97 has one step in 20, and not what a busy host does to one in 100.
+void Stragglers::judge_times(const std::vector<StepSample>& alike) {
+  const bool has_all = std::ranges::all_of(alike, [](const StepSample& one) {
+    return one.steps >= kLeastStepsForTimes && one.spread.own_p97_us > 0 &&
+           is_time(one.spread.own_p97_us);
+  });
+  if (!has_all || alike.size() < 2) return;
+  std::vector<std::int64_t> times;
+  times.reserve(alike.size());
+  for (const StepSample& one : alike) times.push_back(one.spread.own_p97_us);
+  const auto median = static_cast<double>(lower_median(std::move(times)));
+  for (const StepSample& one : alike) {
+    const auto own = static_cast<double>(one.spread.own_p97_us);
+    note(ranks_[one.rank].at_times, {one.rank, own, own / median}, kSlowerAtTimes);
   }
-  rank.slow_windows = 0;
-  if (++rank.fast_windows >= kFastWindows) rank.is_told = false;
 }
 
-// None if people know of all of them.
-std::vector<int> Stragglers::slow_ranks_with_news(const Node& node) {
+void Stragglers::note(Streak& streak, const OwnTime& own, double slower) const {
+  streak.last = own;
+  if (own.ratio > slower) {
+    if (streak.slow_windows++ == 0) streak.slow_since = window_began_;
+    streak.fast_windows = 0;
+    return;
+  }
+  streak.slow_windows = 0;
+  if (++streak.fast_windows >= kFastWindows) streak.is_told = false;
+}
+
+// None if people know of all of them. One that is slow in the mean is so in some steps, too.
+std::vector<int> Stragglers::slow_ranks_with_news(const Node& node, Streak Rank::*streak) {
   std::vector<int> slow;
   bool has_news = false;
   const auto end = ranks_.lower_bound(node.first_rank + node.ranks);
   for (auto at = ranks_.lower_bound(node.first_rank); at != end; ++at) {
-    if (!at->second.is_slow()) continue;
+    if (!(at->second.*streak).is_slow()) continue;
+    if (streak == &Rank::at_times && at->second.mean.slow_windows > 0) continue;
     slow.push_back(at->first);
-    has_news = !std::exchange(at->second.is_told, true) || has_news;
+    has_news = !std::exchange((at->second.*streak).is_told, true) || has_news;
   }
   return has_news ? slow : std::vector<int>{};
 }
@@ -188,14 +231,16 @@ std::optional<Announcement> Stragglers::tell(Time now) {
   std::map<int, std::string> sentences;  // by the first rank of the node
   for (const auto& [session, node] : nodes_) {
     if (node.hears) to.push_back(session);
-    const std::vector<int> slow = slow_ranks_with_news(node);
-    if (slow.empty()) continue;
-    sentences[node.first_rank] = sentence_of(node, slow, now);
-    verdict.ranks.insert(verdict.ranks.end(), slow.begin(), slow.end());
+    for (Streak Rank::*const streak : {&Rank::mean, &Rank::at_times}) {
+      const std::vector<int> slow = slow_ranks_with_news(node, streak);
+      if (slow.empty()) continue;
+      add_sentence(sentences[node.first_rank], sentence_of(node, slow, streak, now));
+      verdict.ranks.insert(verdict.ranks.end(), slow.begin(), slow.end());
+    }
   }
   if (sentences.empty()) return std::nullopt;
   for (const auto& [first_rank, sentence] : sentences)
-    verdict.sentence += (verdict.sentence.empty() ? "" : "; ") + sentence;
+    add_sentence(verdict.sentence, sentence);
   std::ranges::sort(verdict.ranks);
   if (verdict.ranks.size() > kMostVerdictRanks) verdict.ranks.resize(kMostVerdictRanks);
   return Announcement{std::move(to), std::move(verdict)};
@@ -203,23 +248,26 @@ std::optional<Announcement> Stragglers::tell(Time now) {
 
 // "rank 3 on node-b is slower than the others: …"
 std::string Stragglers::sentence_of(const Node& node, const std::vector<int>& slow,
-                                    Time now) const {
+                                    Streak Rank::*streak, Time now) const {
   const bool is_node = std::ssize(slow) == node.ranks && node.ranks > 1;
   const bool is_one = slow.size() == 1;
   const auto slowest =
-      std::ranges::max(slow, {}, [this](int rank) { return ranks_.at(rank).last.ratio; });
+      std::ranges::max(slow, {}, [&](int rank) { return (ranks_.at(rank).*streak).last.ratio; });
   const Rank& rank = ranks_.at(slowest);
+  const Streak& seen = rank.*streak;
+  const bool is_at_times = streak == &Rank::at_times;
   constexpr double kMilli = 1000;
   std::string text = fmt::format(
-      "{}rank{} {} on {} {} slower than the others: own time {:.1f} ms a step, {:.2f} x the "
-      "median, for {} s",
+      "{}rank{} {} on {} {} slower than the others{}: own time {:.1f} ms {}, {:.2f} x the median, "
+      "for {} s",
       is_node ? "all " : "", is_one ? "" : "s", number_ranges(slow, ", "), node.hostname,
-      is_one ? "is" : "are", rank.last.own_us / kMilli, rank.last.ratio,
-      std::chrono::round<std::chrono::seconds>(now - rank.slow_since).count());
-  constexpr int kMuchWait = 50;
-  if (rank.cpu_wait < kMuchWait || rank.cpu_wait < 2 * rank.usual_cpu_wait) return text;
-  return text + fmt::format("; it waited for a CPU {:.0f} % of the time, the others {:.0f} %",
-                            rank.cpu_wait / 10.0, rank.usual_cpu_wait / 10.0);
+      is_one ? "is" : "are", is_at_times ? " at times" : "", seen.last.own_us / kMilli,
+      is_at_times ? "in 3 % of the steps" : "a step", seen.last.ratio,
+      std::chrono::round<std::chrono::seconds>(now - seen.slow_since).count());
+  if (rank.cpu_wait >= kMuch && rank.cpu_wait >= 2 * rank.usual_cpu_wait)
+    text += fmt::format("; it waited for a CPU {:.0f} % of the time, the others {:.0f} %",
+                        rank.cpu_wait / 10.0, rank.usual_cpu_wait / 10.0);
+  return text + host_text(node.host);
 }
 
 }  // namespace ddprun::rendezvous

@@ -6,7 +6,8 @@
 //
 // A window holds one sample of each rank that tells any. It is judged when all ranks have told one,
 // or one tells its next. A rank is named if its own time was above kSlower x the median in
-// kSlowWindows windows on end.
+// kSlowWindows windows on end. A rank may be slow in some steps only. So it is also named for the
+// percentile 97 of its own times, if that was above kSlowerAtTimes x the median.
 //
 // All times count from the end of the rank's step before, by its own clock. All ranks end a step at
 // nearly the same moment, since its collectives have let them go. So no clock is compared with
@@ -30,6 +31,9 @@
 namespace ddprun::rendezvous {
 
 inline constexpr double kSlower = 1.15;
+inline constexpr double kSlowerAtTimes = 1.5;
+// Fewer steps in a window have no percentile 97.
+inline constexpr int kLeastStepsForTimes = 60;
 inline constexpr int kSlowWindows = 3;
 // A rank that was named and is no straggler any more may be named again after so many windows.
 inline constexpr int kFastWindows = 30;
@@ -59,26 +63,34 @@ class Stragglers {
     int ranks = 0;
     std::string hostname{};
     bool hears = false;
+    HostSample host{};
     bool holds(int rank) const { return rank >= first_rank && rank < first_rank + ranks; }
   };
-  struct Rank {
+  // Windows in which a rank was slow, or was not, one after the other.
+  struct Streak {
     int slow_windows = 0;
     Time slow_since{};
     int fast_windows = 0;  // since it was slow
     bool is_told = false;
     OwnTime last{};
-    int cpu_wait = 0;  // thousandths
-    int usual_cpu_wait = 0;
     bool is_slow() const { return slow_windows >= kSlowWindows; }
+  };
+  struct Rank {
+    Streak mean{};      // in the mean of its steps
+    Streak at_times{};  // in some of them
+    int cpu_wait = 0;   // thousandths
+    int usual_cpu_wait = 0;
   };
 
   bool begin(SessionId from, const Membership& membership, std::int64_t round, Time now);
   std::optional<Announcement> judge_window(Time now);
   void judge(const std::vector<StepSample>& alike);
-  void note(Rank& rank, const OwnTime& own) const;
-  std::vector<int> slow_ranks_with_news(const Node& node);
+  void judge_times(const std::vector<StepSample>& alike);
+  void note(Streak& streak, const OwnTime& own, double slower) const;
+  std::vector<int> slow_ranks_with_news(const Node& node, Streak Rank::*streak);
   std::optional<Announcement> tell(Time now);
-  std::string sentence_of(const Node& node, const std::vector<int>& slow, Time now) const;
+  std::string sentence_of(const Node& node, const std::vector<int>& slow, Streak Rank::*streak,
+                          Time now) const;
 
   std::int64_t round_ = 0;
   int world_size_ = 0;

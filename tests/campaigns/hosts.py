@@ -5,6 +5,7 @@ import atexit
 import base64
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import pathlib
@@ -46,10 +47,12 @@ def needed():
 
 
 class Network:
-    """So many hosts at one switch, 10.78.0.1 and on."""
+    """So many hosts at one switch, 10.78.0.1 and on. Networks know nothing of each other."""
+
+    numbers = itertools.count()
 
     def __init__(self, hosts):
-        self.tag = f"n{os.getpid() % 100000}"
+        self.tag = f"n{os.getpid() % 100000}x{next(self.numbers)}"
         self.switch = f"{self.tag}sw"
         self.hosts = [f"{self.tag}h{number}" for number in range(hosts)]
         for name in (self.switch, *self.hosts):

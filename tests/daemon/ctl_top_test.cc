@@ -78,12 +78,13 @@ TEST(CtlTop, ManyNodesAreCounted) {
 TEST(CtlTop, RatesAreMadeOfTwoAnswers) {
   JobSnapshot job = job_of(1);
   job.ranks = {{.rank = 0, .steps = 30, .quiet_ms = 1200, .memory_bytes = 7 << 20}, {.rank = 1}};
+  job.ranks[0].spread = {50'100, 61'700, 40'000, 42'000, 45'000};
   TopBefore before{.jobs = {job}, .age = std::chrono::seconds(2)};
   before.jobs[0].ranks[0].steps = 10;
   EXPECT_TRUE(has(top_text({job}, before, {}, kNow),
-                  "RANK  STEPS  A SECOND  LAST STEP  MEMORY\n"
-                  "0     30     10        1.2 s ago  7 MiB\n"
-                  "1     -      -         -          -\n"));
+                  "RANK  STEPS  A SECOND  LAST STEP  STEP P50, P99  OWN P50, P99  MEMORY\n"
+                  "0     30     10        1.2 s ago  50.1, 61.7 ms  40.0, 45.0 ms  7 MiB\n"
+                  "1     -      -         -          -              -             -\n"));
   before.jobs[0].round = 1;
   EXPECT_TRUE(has(top_text({job}, before, {}, kNow), "0     30     -  "));
 }

@@ -83,9 +83,17 @@ class Samples(LoggedTest):
 
     def test_a_sample_has_the_means_of_its_steps(self):
         self.steps(1, 100)
-        number, _, members, steps, calls, step_us, _, called = self.taken(100)
+        number, _, members, steps, calls, step_us, _, *spread, called = self.taken(100)
         # The first step began before the hook knew of steps. The longest two are left out.
         self.assertEqual((number, members, steps, calls, step_us, called), ("1", "3", "98", "2", "50000", "20000,40000"))
+        self.assertEqual(spread, ["50000", "50000", "40000", "40000", "40000"])
+
+    def test_percentiles_count_the_longest_steps(self):
+        for step in range(1, 101):
+            self.steps(step, step, calls=[30 if step % 20 else 45])
+        *_, p50, p99, own_p50, own_p97, own_p99, called = self.taken(100)
+        self.assertEqual((p50, p99, own_p50, own_p97, own_p99), ("50000", "50000", "30000", "45000", "45000"))
+        self.assertLess(int(called), 31000)
 
     def test_steps_that_the_recorder_forgot_are_left_out(self):
         self.steps(61, 100)
@@ -106,7 +114,7 @@ class Samples(LoggedTest):
 
     def test_of_many_calls_sixteen_are_told(self):
         self.steps(1, 20, calls=range(1, 41))
-        _, _, _, _, calls, _, _, called = self.taken(20)
+        _, _, _, _, calls, _, _, *_, called = self.taken(20)
         self.assertEqual(calls, "40")
         self.assertEqual([int(one) // 1000 for one in called.split(",")], [3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30, 33, 35, 38, 40])
 

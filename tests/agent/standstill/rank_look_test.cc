@@ -100,6 +100,39 @@ TEST(RankLook, IsSilentWithAWitnessThatDoesNotAnswer) {
   EXPECT_EQ(evidence(silent, silent).activity, Activity::kEnded);
 }
 
+TEST(RankLook, OnTheEngineWaitsInACallThatHasBegun) {
+  RankLook look = still();
+  look.has_witness = false;
+  look.answer.reset();
+  look.calls_begun = look.calls_done = 7;
+  EXPECT_EQ(evidence(look, look).activity, Activity::kIdle);
+  look.calls_begun = 8;
+  EXPECT_EQ(evidence(look, look).activity, Activity::kUnknown);
+  EXPECT_EQ(evidence(look, look).detail, "a collective of the engine");
+  RankLook looks_around = look;
+  looks_around.process.cpu += milliseconds(1000);
+  looks_around.process.switches += 1000;
+  EXPECT_EQ(evidence(look, looks_around).activity, Activity::kUnknown);
+  looks_around.process.cpu += milliseconds(4000);
+  EXPECT_EQ(evidence(look, looks_around).activity, Activity::kBusy);
+  RankLook goes_on = look;
+  goes_on.calls_begun = 9;
+  goes_on.calls_done = 8;
+  EXPECT_EQ(evidence(look, goes_on).detail, "its calls go on");
+}
+
+TEST(RankLook, IsFrozenInThePlacesOfAllKernels) {
+  for (const char* const place : {"do_freezer_trap", "__refrigerator", "get_signal"}) {
+    RankLook frozen = still();
+    frozen.process.wait_channel = place;
+    EXPECT_EQ(evidence(still(), frozen).activity, Activity::kFrozen) << place;
+  }
+  RankLook stopped = still();
+  stopped.process.state = 'T';
+  stopped.process.wait_channel = "get_signal";
+  EXPECT_EQ(evidence(still(), stopped).activity, Activity::kStopped);
+}
+
 TEST(RankLook, WaitsInACallThatWasThereAtBothLooks) {
   RankLook first = still();
   RankLook second = still();

@@ -38,7 +38,7 @@ class NotingSession final : public rendezvous::Session {
 struct StragglerWatchTest : FolderTest {
   void write_sample(int local_rank, int number) const {
     std::ofstream(folder / ("steps_" + std::to_string(local_rank)))
-        << number << "\t7\t4\t100\t1\t51000\t0\t40000\n";
+        << number << "\t7\t4\t100\t1\t51000\t0\t50000\t61000\t40000\t42000\t45000\t40000\n";
   }
   void run() {
     loop.restart();
@@ -52,6 +52,7 @@ struct StragglerWatchTest : FolderTest {
       loop,
       {.session = [this] { return &session; },
        .folder = [this] { return folder.string(); },
+       .workers_cpu = [] { return std::chrono::milliseconds(0); },
        .are_slow = [this](const rendezvous::StragglerVerdict& it) { verdicts.push_back(it); }}};
 };
 
@@ -68,6 +69,7 @@ TEST_F(StragglerWatchTest, EachSampleIsToldOnce) {
     ASSERT_EQ(told.samples.size(), 1U);
     EXPECT_EQ(told.samples[0].rank, 5 - report);
     EXPECT_EQ(told.samples[0].step_us, 51'000);
+    EXPECT_EQ(watch.spread_of(1 - report).own_p99_us, 45'000);
   }
   watch.attempt_ends();
   EXPECT_TRUE(std::filesystem::is_empty(folder));

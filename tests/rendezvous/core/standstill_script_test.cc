@@ -24,8 +24,10 @@ Activity activity_named(const std::string& name) {
   return Activity::kUnknown;
 }
 
+// '~' is an underscore.
 std::string with_blanks(std::string text) {
   std::ranges::replace(text, '_', ' ');
+  std::ranges::replace(text, '~', '_');
   return text;
 }
 

@@ -116,6 +116,41 @@ TEST_F(StragglersTest, ARankThatIsAQuarterSlowerIsNamedAfterThreeWindows) {
   EXPECT_EQ(tell_windows(50, slowed(6, 25)), "") << "it is said once";
 }
 
+// One step in 20 takes longer by so many percent: the mean hardly shows it.
+TEST_F(StragglersTest, ARankThatIsSlowInOneOfTwentyStepsIsNamed) {
+  begin(1);
+  const auto told = [this](double ms, int steps) {
+    auto all = samples(slowed(-1, 0), steps);
+    for (StepSample& one : all) one.spread.own_p97_us = 40'000;
+    all[2].spread.own_p97_us = static_cast<std::int64_t>(1000 * ms);
+    return tell(all);
+  };
+  for (int window = 0; window < 5; ++window) EXPECT_EQ(told(59, 200), "");
+  for (int window = 0; window < 5; ++window) EXPECT_EQ(told(100, 59), "") << "few steps";
+  EXPECT_EQ(told(100, 200) + told(100, 200), "");
+  EXPECT_EQ(told(100, 200),
+            "to 1: rank 2 on node-a is slower than the others at times: own time 100.0 ms in 3 % "
+            "of the steps, 2.50 x the median, for 60 s\n");
+  EXPECT_EQ(last.ranks, std::vector<int>{2});
+  EXPECT_EQ(told(100, 200), "") << "it is said once";
+}
+
+TEST_F(StragglersTest, TheHostOfASlowRankIsEvidence) {
+  begin(1);
+  std::string said;
+  for (int window = 0; window < 3; ++window) {
+    now += kWindow;
+    said += hear(1, {.round = round,
+                     .host = {.stolen = 120, .throttled = 60, .others = 300, .frequency = 500},
+                     .samples = samples(slowed(2, 25))});
+  }
+  EXPECT_NE(said.find("; the hypervisor took of its host's CPUs 12 %; its cgroup was over its CPU "
+                      "quota in 6 %; other programs used of its host's CPUs 30 %; its host's CPUs "
+                      "run at 50 %"),
+            std::string::npos)
+      << said;
+}
+
 TEST_F(StragglersTest, FifteenPercentIsTheBound) {
   for (const int percent : {0, 5, 10, 14}) {
     stragglers = {};

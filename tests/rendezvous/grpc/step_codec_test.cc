@@ -13,6 +13,7 @@ StepReport received(const StepReport& report) { return travelled<StepReport>(Nod
 
 TEST(StepCodec, AReportArrivesAsItWasSaid) {
   const StepReport report{.round = 3,
+                          .host = {.stolen = 1, .throttled = 2, .others = 3, .frequency = 4},
                           .samples = {{.rank = 5,
                                        .group = std::numeric_limits<std::uint64_t>::max(),
                                        .members = 8,
@@ -20,7 +21,8 @@ TEST(StepCodec, AReportArrivesAsItWasSaid) {
                                        .calls = 3,
                                        .step_us = 51'000,
                                        .called_us = {20'000, 30'000, 40'000},
-                                       .cpu_wait = 210},
+                                       .cpu_wait = 210,
+                                       .spread = {50'000, 61'000, 40'000, 42'000, 45'000}},
                                       {.rank = 6, .members = 8, .steps = 9, .step_us = 7}}};
   EXPECT_EQ(received(report), report);
 }
@@ -35,7 +37,8 @@ TEST(StepCodec, TheLongestReportFitsAMessage) {
                           .calls = kLeast,
                           .step_us = kFarthest,
                           .called_us = std::vector(2 * kMostSampledCalls, kFarthest),
-                          .cpu_wait = kLeast};
+                          .cpu_wait = kLeast,
+                          .spread = {kFarthest, kFarthest, kFarthest, kFarthest, kFarthest}};
   const StepReport report{.round = kFarthest, .samples = {2 * kMostSampledRanks, sample}};
   EXPECT_LE(encode(NodeMessage(report)).ByteSizeLong(), kMaxUpBytes);
   const StepReport got = received(report);

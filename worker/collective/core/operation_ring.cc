@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <string_view>
 
+#include "proto/worker_page.h"
+
 namespace ddprun::worker {
 namespace {
 
@@ -60,14 +62,24 @@ std::uint32_t OperationRing::begin(OperationKind kind, std::uint64_t bytes, Dtyp
   for (std::size_t i = 0; i < words.size(); ++i)
     entry[i].store(words[i], std::memory_order_relaxed);
   begun_.store(number, std::memory_order_release);
+  own_worker_page().calls_begun.fetch_add(1, std::memory_order_relaxed);
   return number;
 }
 
 void OperationRing::end(std::uint32_t number) {
   Entry& entry = entries_[number % kLength];
   const Operation operation = read(entry);
-  if (operation.number == number && operation.done_ns == 0)
-    entry[kDoneWord].store(static_cast<std::uint64_t>(now_ns()), std::memory_order_relaxed);
+  if (operation.number != number || operation.done_ns != 0) return;
+  entry[kDoneWord].store(static_cast<std::uint64_t>(now_ns()), std::memory_order_relaxed);
+  own_worker_page().calls_done.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Calls that an error has ended are never done: nobody waits in them any more.
+void OperationRing::go_on_after(std::uint32_t number) {
+  collectives_ = number;
+  begun_.store(number, std::memory_order_release);
+  WorkerPage& page = own_worker_page();
+  page.calls_done = page.calls_begun.load();
 }
 
 Operation OperationRing::read(const Entry& entry) {

@@ -66,10 +66,7 @@ class OperationRing {
 
   // The number of the latest one; 0: none. After go_on_after(n) the next one is n + 1.
   std::uint32_t latest() const { return begun_.load(std::memory_order_acquire); }
-  void go_on_after(std::uint32_t number) {
-    collectives_ = number;
-    begun_.store(number, std::memory_order_release);
-  }
+  void go_on_after(std::uint32_t number);
 
   // Nothing if there is no such operation yet, or if it is too long ago.
   std::optional<Operation> find(std::uint32_t number) const;
