@@ -239,8 +239,7 @@ std::optional<Announcement> Stragglers::tell(Time now) {
     }
   }
   if (sentences.empty()) return std::nullopt;
-  for (const auto& [first_rank, sentence] : sentences)
-    add_sentence(verdict.sentence, sentence);
+  for (const auto& [first_rank, sentence] : sentences) add_sentence(verdict.sentence, sentence);
   std::ranges::sort(verdict.ranks);
   if (verdict.ranks.size() > kMostVerdictRanks) verdict.ranks.resize(kMostVerdictRanks);
   return Announcement{std::move(to), std::move(verdict)};

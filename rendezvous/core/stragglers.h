@@ -6,8 +6,8 @@
 //
 // A window holds one sample of each rank that tells any. It is judged when all ranks have told one,
 // or one tells its next. A rank is named if its own time was above kSlower x the median in
-// kSlowWindows windows on end. A rank may be slow in some steps only. So it is also named for the
-// percentile 97 of its own times, if that was above kSlowerAtTimes x the median.
+// kSlowWindows windows on end. A rank may be slow in some steps only. The
+// percentile 97 of its own times names it then, above kSlowerAtTimes x the median.
 //
 // All times count from the end of the rank's step before, by its own clock. All ranks end a step at
 // nearly the same moment, since its collectives have let them go. So no clock is compared with
