@@ -79,8 +79,8 @@ std::string difference(const char* what, at::IntArrayRef mine, std::span<const s
 // Buckets hold gradients of one device. PyTorch compares no devices.
 std::string other_place(std::size_t mine, std::span<const std::int64_t> root) {
   return fmt::format(
-      "device {} of those of its model appears not to match the device of the same param in process "
-      "0. There it is on device {}, counted from 0.",
+      "device {} of those of its model appears not to match the device of the same param in "
+      "process 0. There it is on device {}, counted from 0.",
       mine, fmt::join(root, ""));
 }
 
