@@ -540,6 +540,7 @@ bool Agent::forget_start(int signo) {
 
 void Agent::perform(const SignalWorkers& action) {
   if (forget_start(action.signo)) return;
+  preemption_.let_go();
   devices_.note_devices();
   workers_.children().ask_to_end(action.signo);
   reporter_.workers_asked_to_end();

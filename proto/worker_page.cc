@@ -65,7 +65,7 @@ void obey_order(WorkerPage& page) {
     // A program that asks takes it then.
     if (what == AfterStep::kGoOn || (taken & kAsksItself) != 0) return;
     page.taken = order.number;
-    if (order.signo != 0) ::raise(order.signo);
+    if (order.signo != 0) ::kill(::getpid(), order.signo);
     return;
   }
 }

@@ -1,4 +1,4 @@
-// The worker's page: 64 bytes of words, and a lock, in memory that an agent shares with one worker.
+// The worker's page: words and a lock, in memory that an agent shares with one worker.
 // The worker writes how far it is, without a system call; the agent reads. The Python hook and the
 // engine write it; a program that uses neither leaves it zero. All pages of a node are in one file
 // (WorkerPages), which the worker finds by DDPRUN_PAGE:
@@ -41,6 +41,7 @@ struct WorkerPage {
   // A robust lock (pthread_mutexattr_setrobust(3)) that the worker's main thread takes and never
   // gives back. The kernel does, when the worker dies.
   pthread_mutex_t lock;
+  char unused[64 - sizeof(pthread_mutex_t)];
   // The step at whose end the ranks save (rendezvous/core/preemption.h), counted as `steps`.
   std::atomic<std::uint64_t> order_step;
   // PageOrder, packed. 0: there is none. A worker that holds sleeps on the lower half (futex(2)).
@@ -51,7 +52,7 @@ struct WorkerPage {
   // the first may wait for other ranks.
   std::atomic<std::uint64_t> calls_begun;
   std::atomic<std::uint64_t> calls_done;
-  char unused[64 - 2 * sizeof(std::uint64_t)];
+  char unused_too[64 - 5 * sizeof(std::uint64_t)];
 
   // The word that the kernel changes. glibc has it first in its mutex (glibc 2.36,
   // sysdeps/nptl/bits/struct_mutex.h). A worker with another C library does not take the lock.
@@ -99,7 +100,7 @@ inline constexpr std::uint64_t kAsksItself = std::uint64_t{1} << 63;
 
 inline constexpr std::size_t kWorkerPageBytes = 192;
 static_assert(sizeof(WorkerPage) == kWorkerPageBytes);
-static_assert(offsetof(WorkerPage, order_step) == 104, "the Python hook reads it there");
+static_assert(offsetof(WorkerPage, order_step) == 128, "the Python hook reads it there");
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "it is shared between processes");
 
 // This worker's page. Memory that nobody reads, if no agent made one. Maps it at the first call and

@@ -173,7 +173,7 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
     siginfo_t from{};
     const int signo = next_signal(watched, from);
     const bool is_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end() ||
-                            (requests_ > 0 && repeats_itself(from.si_pid));
+                            ((requests_ > 0 || is_noticed_) && repeats_itself(from.si_pid));
     if (signo > 0 && signo != SIGCHLD && !is_ignored) pass_on(signo);
     look_at_lease();
     if (Clock::now() < kill_at_) continue;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/file_handle.h"
@@ -34,8 +35,8 @@ PreemptionWatch::PreemptionWatch(asio::io_context& loop, Handlers handlers)
     : handlers_(std::move(handlers)),
       ask_alarm_(loop, [this] { answer_when_free(*asked_); }),
       notice_alarm_(loop, [this] { handlers_.stop(std::exchange(notice_, 0)); }),
-      hold_alarm_(loop, [this] { withdraw(); }),
-      late_alarm_(loop, [this] { signal_late(false); }) {}
+      hold_alarm_(loop, [this] { let_go(); }),
+      late_alarm_(loop, [this] { step_is_late(); }) {}
 
 std::string PreemptionWatch::notice_file() const {
   return handlers_.folder().empty() ? "" : handlers_.folder() + "/notice";
@@ -45,6 +46,7 @@ void PreemptionWatch::attempt_ends() {
   attempt_.reset();
   taken_.reset();
   signalled_.clear();
+  is_holding_ = false;
   ask_alarm_.set(Time::max());
   hold_alarm_.set(Time::max());
   late_alarm_.set(Time::max());
@@ -77,16 +79,23 @@ void PreemptionWatch::hear(const rendezvous::HostMessage& message) {
 // The answer comes after it: a rank that has passed the step did so before.
 void PreemptionWatch::hold(const rendezvous::StepOrder& order) {
   give(page_order(order), order.step);
+  is_holding_ = true;
   hold_alarm_.set(now() + kHoldLimit);
   answer(order);
 }
 
-void PreemptionWatch::withdraw() { give({}, 0); }
+void PreemptionWatch::let_go() {
+  if (!std::exchange(is_holding_, false)) return;
+  hold_alarm_.set(Time::max());
+  if (attempt_) give({}, 0);
+}
 
 void PreemptionWatch::give(const PageOrder& order, std::int64_t step) const {
   const WorkerPages* const pages = handlers_.pages();
   if (pages == nullptr) return;
-  for (int rank = 0; rank < attempt_->workers; ++rank) pages->give_order(rank, order, step);
+  std::vector<int> ranks(static_cast<std::size_t>(attempt_->workers));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  pages->give_order(ranks, order, step);
 }
 
 void PreemptionWatch::answer(const rendezvous::StepOrder& order) const {
@@ -122,14 +131,16 @@ void PreemptionWatch::take(const rendezvous::StepOrder& order) {
   notice_ = 0;
   notice_alarm_.set(Time::max());
   hold_alarm_.set(Time::max());
+  is_holding_ = false;
   taken_ = order;
   signalled_.clear();
   handlers_.agreed(order);
   leave_file(order);
   // Before the pages: a worker that finds it there would count as told.
-  if (order.step == 0 || handlers_.pages() == nullptr) signal_late(true);
+  if (order.step == 0 || handlers_.pages() == nullptr) signal_others();
   give(page_order(order), order.step);
-  late_alarm_.set(now() + order.deadline / 2);
+  late_alarm_.set(now() + order.deadline -
+                  std::min<std::chrono::nanoseconds>(kLateAtMost, order.deadline / 4));
 }
 
 // For programs that neither take a signal nor ask. It has the step, and when the time is over.
@@ -160,12 +171,21 @@ bool PreemptionWatch::asks_itself(int local_rank) const {
   return pages != nullptr && (pages->page(local_rank).taken & kAsksItself) != 0;
 }
 
-// The ranks that have not heard of it by themselves. A program may count no steps, or be at
-// something long.
-void PreemptionWatch::signal_late(bool spares_those_that_ask) {
+// A program that asks hears of it at its next question, whatever its step. A signal would end it.
+void PreemptionWatch::step_is_late() {
+  if (!attempt_ || !taken_) return;
+  for (const int rank : handlers_.running())
+    if (!has_taken(rank) && asks_itself(rank))
+      handlers_.pages()->give_order({&rank, 1}, page_order(*taken_), 0);
+  signal_others();
+}
+
+// The ranks that have not heard of it by themselves, and do not ask. A program may count no steps,
+// or be at something long.
+void PreemptionWatch::signal_others() {
   if (!attempt_ || !taken_) return;
   for (const int rank : handlers_.running()) {
-    if (has_taken(rank) || (spares_those_that_ask && asks_itself(rank))) continue;
+    if (has_taken(rank) || asks_itself(rank)) continue;
     if (signalled_.insert(rank).second) handlers_.signal(rank, *taken_);
   }
 }

@@ -26,6 +26,9 @@ namespace ddprun::agent {
 inline constexpr std::chrono::seconds kOrderLimit{8};
 // A rank that waits for the next order goes on after so long. It is longer than the host waits.
 inline constexpr std::chrono::seconds kHoldLimit{10};
+// Ranks may not come to the step. They get the signal so long before the deadline, or a quarter of
+// the time before.
+inline constexpr std::chrono::seconds kLateAtMost{10};
 
 class PreemptionWatch {
  public:
@@ -62,12 +65,14 @@ class PreemptionWatch {
   // This node is about to be taken away. Returns false if no workers run: then nobody is told.
   bool give_notice(int signo, std::chrono::milliseconds deadline);
 
+  // Ranks that wait at a step go on. Call it before they are asked to end for another reason.
+  void let_go();
+
   // Takes StepOrder of this round, and nothing else.
   void hear(const rendezvous::HostMessage& message);
 
  private:
   void hold(const rendezvous::StepOrder& order);
-  void withdraw();
   void answer(const rendezvous::StepOrder& order) const;
   void answer_when_free(const rendezvous::StepOrder& order);
   bool awaits_checkpoint() const;
@@ -75,7 +80,8 @@ class PreemptionWatch {
   void leave_file(const rendezvous::StepOrder& order) const;
   bool has_taken(int local_rank) const;
   bool asks_itself(int local_rank) const;
-  void signal_late(bool spares_those_that_ask);
+  void step_is_late();
+  void signal_others();
   std::int64_t most_steps() const;
   void give(const PageOrder& order, std::int64_t step) const;
 
@@ -83,6 +89,7 @@ class PreemptionWatch {
   std::optional<Attempt> attempt_;  // unset: no attempt runs
   int notice_ = 0;                  // the signal of a notice without an answer; 0: there is none
   std::optional<rendezvous::StepOrder> taken_;
+  bool is_holding_ = false;  // ranks may wait for the next order
   std::set<int> signalled_;  // local ranks that got the signal of `taken_` from here
   std::optional<rendezvous::StepOrder> asked_;  // kAsk, not answered yet
   Alarm ask_alarm_;

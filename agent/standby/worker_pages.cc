@@ -74,14 +74,17 @@ std::uint64_t WorkerPages::ask_witness(int local_rank) const {
   return number;
 }
 
-// The worker writes its steps, and then reads the order. It has no fence between them. So the
-// kernel makes one on all processors (membarrier(2)).
-void WorkerPages::give_order(int local_rank, const PageOrder& order, std::int64_t step) const {
-  WorkerPage& page = at(local_rank);
-  page.order_step = static_cast<std::uint64_t>(step);
-  page.order = pack(order);
+// A worker writes its steps, and then reads the order. It has no fence between them. So the kernel
+// makes one on all processors (membarrier(2)). It takes some milliseconds, so it is one for all.
+void WorkerPages::give_order(std::span<const int> local_ranks, const PageOrder& order,
+                             std::int64_t step) const {
+  for (const int rank : local_ranks) {
+    at(rank).order_step = static_cast<std::uint64_t>(step);
+    at(rank).order = pack(order);
+  }
   ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0);
-  ::syscall(SYS_futex, &page.order, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  for (const int rank : local_ranks)
+    ::syscall(SYS_futex, &at(rank).order, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
 WorkerPage& WorkerPages::at(int local_rank) const {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "agent/core/clock.h"
@@ -34,11 +35,10 @@ class WorkerPages {
   // Wakes the worker's witness, which answers in witness_<local rank>.<number> beside the file.
   // Returns the number.
   std::uint64_t ask_witness(int local_rank) const;
-  // The step at whose end the worker saves, or at which it waits. Wakes it. Afterwards a read of
-  // its steps is later than what it does by an older order.
-  void give_order(int local_rank, const PageOrder& order, std::int64_t step) const;
-  // There is none any more.
-  void withdraw_order(int local_rank) const { give_order(local_rank, {}, 0); }
+  // The step at whose end these workers save, or at which they wait. Wakes them. Afterwards a read
+  // of their steps is later than what they do by an older order.
+  void give_order(std::span<const int> local_ranks, const PageOrder& order,
+                  std::int64_t step) const;
   // Before a worker starts: nothing is done yet. A standby keeps what its predecessor has noted.
   void begin(int local_rank, bool keeps_notes);
   // Workers start no witness.

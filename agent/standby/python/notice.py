@@ -17,7 +17,7 @@ class NoticeTaker:
 
     def __init__(self, hook):
         self.hook, self.words = hook, hook.orders
-        self.call = self.FUTEX[os.uname().machine]
+        self.call = self.FUTEX.get(os.uname().machine)
         self.told = 0  # the last order that should_save() has told
 
     def order(self):
@@ -29,7 +29,7 @@ class NoticeTaker:
     def step_done(self):
         """Returns the signal that this process must send to itself; 0: none."""
         order = self.order()
-        while order.word and not order.is_taken and self.is_due():
+        while self.call and order.word and not order.is_taken and self.is_due():
             # FUTEX_WAIT: until the word changes. The interpreter is free meanwhile.
             self.hook.libc.syscall(self.call, self.hook.order_word, 0, order.word & 0xFFFFFFFF,
                                    None)

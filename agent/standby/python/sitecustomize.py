@@ -54,9 +54,9 @@ class Page:
         self.words, self.notes = memory[at:at + 64].cast("Q"), memory[notes:end]
         self.lock = ctypes.c_void_p(address + at + 64)
         self.asked_word = ctypes.c_void_p(address + at + 8 * self.ASKED)
-        self.orders = memory[at + 104:at + 128].cast("Q")  # notice.py has their names
-        self.order_word = ctypes.c_void_p(address + at + 112)
-        self.folder, self.rank = os.path.dirname(path), at // 128
+        self.orders = memory[at + 128:at + 152].cast("Q")  # notice.py has their names
+        self.order_word = ctypes.c_void_p(address + at + 136)
+        self.folder, self.rank = os.path.dirname(path), at // 192
 
     def entries(self):
         return bytes(self.notes[:self.words[self.NOTES_SIZE]]).split(b"\0")[:-1]
@@ -100,9 +100,10 @@ class Hook(Page):
 
     def find_ddprun(self, name):
         """If the package is not installed, a module that can tell of a notice."""
-        machinery, external = (sys.modules[f"_frozen_importlib{end}"] for end in ("", "_external"))
-        is_installed = external.PathFinder.find_spec(name)
-        return None if is_installed else machinery.ModuleSpec(name, self)
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        if any(finder is not self and finder.find_spec(name) for finder in finders):
+            return None
+        return sys.modules["_frozen_importlib"].ModuleSpec(name, self)
 
     def create_module(self, spec):
         return None
@@ -127,9 +128,10 @@ class Hook(Page):
 
     def obey_order(self):
         try:
-            signo = self.notices().step_done()
+            notices = self.notices()
         except Exception:
             return self.retire()
+        signo = notices.step_done()  # a handler of the user's may raise in it
         if signo:
             os.kill(os.getpid(), signo)  # the user's handler may raise
 

@@ -18,11 +18,11 @@ TEST_F(FolderTest, PagesAreSharedWithTheWorkers) {
   const std::string path = (folder / "pages").string();
   auto pages = WorkerPages::make(path, 2);
   ASSERT_TRUE(pages.has_value()) << pages.error().message();
-  EXPECT_EQ(pages->variable(0), "0:256:262144:" + path);
-  EXPECT_EQ(pages->variable(1), "128:262400:262144:" + path);
+  EXPECT_EQ(pages->variable(0), "0:384:262144:" + path);
+  EXPECT_EQ(pages->variable(1), "192:262528:262144:" + path);
   // As a worker does it.
   const FileHandle file(::open(path.c_str(), O_RDWR));
-  void* const memory = ::mmap(nullptr, 256, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  void* const memory = ::mmap(nullptr, 384, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   ASSERT_NE(memory, MAP_FAILED);
   auto& mine = static_cast<WorkerPage*>(memory)[1];
   mine.steps = 7;
@@ -36,7 +36,7 @@ TEST_F(FolderTest, PagesAreSharedWithTheWorkers) {
   EXPECT_EQ(mine.notes_size, 9U);
   pages->begin(1, false);
   EXPECT_EQ(mine.notes_size, 0U);
-  ::munmap(memory, 256);
+  ::munmap(memory, 384);
 }
 
 TEST(WorkerPages, NameThePathThatCannotBeMade) {
