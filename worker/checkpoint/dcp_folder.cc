@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <exception>
 #include <random>
 #include <system_error>
 
@@ -48,28 +49,35 @@ bool is_of_checkpoint(const fs::path& file) {
   return whole == kMetadataName || whole.extension() == kShardEnding;
 }
 
-// Names what is there beside a checkpoint.
-Result<void> check_replaceable_folder(const fs::path& folder) {
+// The files of a checkpoint that is to be replaced; none if the folder is not there. The error names
+// what else is in it.
+Result<std::vector<fs::path>> files_of(const fs::path& folder) {
   std::error_code failure;
+  std::vector<fs::path> files;
   const auto status = fs::symlink_status(folder, failure);
-  if (!fs::exists(status)) return {};
+  if (!fs::exists(status)) return files;
   if (!fs::is_directory(status))
     return in_folder("save", folder, "it is no folder: expected one, or the name of a new one");
-  for (const auto& entry : fs::directory_iterator(folder, failure)) {
-    if (is_of_checkpoint(entry.path())) continue;
-    return in_folder("save", folder,
-                     fmt::format("it has '{}', which is no part of a checkpoint: give another name",
-                                 entry.path().filename().string()));
+  fs::directory_iterator entry(folder, failure);
+  for (; !failure && entry != fs::directory_iterator(); entry.increment(failure)) {
+    if (!is_of_checkpoint(entry->path()) || !fs::is_regular_file(entry->symlink_status(failure)))
+      return in_folder(
+          "save", folder,
+          fmt::format("it has '{}', which is no part of a checkpoint: give another name",
+                      entry->path().filename().string()));
+    files.push_back(entry->path());
   }
   if (failure) return in_folder("save", folder, failure.message());
-  return {};
+  return files;
 }
 
+// Removes files that were looked at, and no others.
 Result<void> remove_folder(const fs::path& folder) {
-  if (auto checked = check_replaceable_folder(folder); !checked) return checked;
-  std::error_code failure;
-  fs::remove_all(folder, failure);
-  if (failure) return in_folder("save", folder, failure.message());
+  const auto files = files_of(folder);
+  if (!files) return files.error();
+  for (const fs::path& file : *files)
+    if (::unlink(file.c_str()) != 0 && errno != ENOENT) return system_error("save", file);
+  if (::rmdir(folder.c_str()) != 0 && errno != ENOENT) return system_error("save", folder);
   return {};
 }
 
@@ -84,19 +92,38 @@ Result<void> flush(const fs::path& folder) {
   return {};
 }
 
+// `folder` is the one that an error names. NFS knows no exchange, and some others neither.
+Result<void> exchange(const fs::path& one, const fs::path& other, const fs::path& folder) {
+  if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) return {};
+  if (errno != EINVAL) return system_error("save", folder);
+  return in_folder("save", folder,
+                   "its file system cannot exchange two folders: give each save a new name");
+}
+
+// Exchanges two empty folders, so that a save fails before its state is written.
+Result<void> try_exchange(const fs::path& temporary, const fs::path& folder) {
+  std::error_code failure;
+  if (!fs::exists(folder, failure) || fs::is_empty(folder, failure)) return {};
+  const fs::path other = temporary_folder(temporary);
+  ::rmdir(other.c_str());  // of a save that was killed
+  if (::mkdir(other.c_str(), 0755) != 0) return system_error("save", other);
+  auto exchanged = exchange(temporary, other, folder);
+  ::rmdir(other.c_str());
+  return exchanged;
+}
+
 // Gives the folder its name. One that has the name already is exchanged for it in one step.
+// rename() alone replaces an empty one.
 Result<void> give_name(const fs::path& temporary, const fs::path& folder) {
   if (auto flushed = flush(temporary); !flushed) return flushed;
-  const bool is_there = ::access(folder.c_str(), F_OK) == 0;
-  const unsigned flags = is_there ? RENAME_EXCHANGE : RENAME_NOREPLACE;
-  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), flags) != 0) {
-    if (errno != EINVAL || !is_there) return system_error("save", folder);
-    return in_folder("save", folder,
-                     "its file system cannot exchange two folders: give each save a new name");
+  const bool renamed = ::rename(temporary.c_str(), folder.c_str()) == 0;
+  if (!renamed) {
+    if (errno != ENOTEMPTY && errno != EEXIST) return system_error("save", folder);
+    if (auto exchanged = exchange(temporary, folder, folder); !exchanged) return exchanged;
   }
   if (auto flushed = flush(folder.has_parent_path() ? folder.parent_path() : "."); !flushed)
     return flushed;
-  return is_there ? remove_folder(temporary) : Result<void>();
+  return renamed ? Result<void>() : remove_folder(temporary);
 }
 
 // ---- Saving. Ranks tell each other lists in a pickle.
@@ -210,6 +237,10 @@ Result<std::string> begin_save(const fs::path& folder, const fs::path& temporary
   if (auto checked = check_dcp_folder(folder); !checked) return checked.error();
   if (auto removed = remove_folder(temporary); !removed) return removed.error();
   if (::mkdir(temporary.c_str(), 0755) != 0) return system_error("save", temporary);
+  if (auto tried = try_exchange(temporary, folder); !tried) {
+    ::rmdir(temporary.c_str());
+    return tried.error();
+  }
   return new_save_id();
 }
 
@@ -218,6 +249,17 @@ Result<std::string> end_save(const fs::path& folder, const fs::path& temporary,
   if (auto written = write_metadata(temporary, tables, save_id); !written) return written.error();
   if (auto named = give_name(temporary, folder); !named) return named.error();
   return std::string();
+}
+
+// Other ranks wait for what this rank tells them next. So it throws nothing before.
+template <typename Step>
+Result<std::string> without_throw(const fs::path& folder, const Step& step) {
+  try {
+    return step();
+  } catch (const std::exception& error) {
+    const std::string_view what = error.what();
+    return in_folder("save", folder, what.substr(0, what.find('\n')));
+  }
 }
 
 // ---- Loading.
@@ -242,26 +284,35 @@ class FilePart : public ByteSource {
 
 Result<void> check_dcp_folder(const fs::path& given) {
   const fs::path folder = plain(given);
-  if (auto checked = check_replaceable_folder(folder); !checked) return checked;
+  if (const auto files = files_of(folder); !files) return files.error();
   const fs::path parent = folder.has_parent_path() ? folder.parent_path() : ".";
   if (::access((parent / ".").c_str(), W_OK | X_OK) != 0) return system_error("save", folder);
   return {};
 }
 
-Result<void> save_dcp(const fs::path& given, const std::vector<DcpItem>& items, Collective& ranks) {
+Result<void> save_dcp(const fs::path& given, const Result<std::vector<DcpItem>>& items,
+                      Collective& ranks) {
   const fs::path folder = plain(given);
   const fs::path temporary = temporary_folder(folder);
-  const int rank = ranks.rank();
-  const bool leads = rank == 0;
-  const auto begun = gather_results(leads ? begin_save(folder, temporary) : std::string(), ranks);
-  if (!begun) return begun.error();
+  const bool leads = ranks.rank() == 0;
+  const auto agree = [&](auto step) { return gather_results(without_throw(folder, step), ranks); };
+  // All ranks are done with the temporary folder then.
+  const auto fail = [&](const Error& error) {
+    if (leads) without_throw(folder, [&] { return remove_folder(temporary), std::string(); });
+    return error;
+  };
+  const auto begun = agree([&]() -> Result<std::string> {
+    if (!items) return items.error();
+    return leads ? begin_save(folder, temporary) : std::string();
+  });
+  if (!begun) return fail(begun.error());
   const std::string& save_id = begun->front();
-  const auto tables = gather_results(write_items(temporary, items, rank, save_id), ranks);
-  if (!tables) return tables.error();
-  const auto ended =
-      gather_results(leads ? end_save(folder, temporary, *tables, save_id) : std::string(), ranks);
-  if (!ended) return ended.error();
-  return {};
+  const auto tables = agree([&] { return write_items(temporary, *items, ranks.rank(), save_id); });
+  if (!tables) return fail(tables.error());
+  const auto ended = agree([&]() -> Result<std::string> {
+    return leads ? end_save(folder, temporary, *tables, save_id) : std::string();
+  });
+  return ended ? Result<void>() : fail(ended.error());
 }
 
 Result<DcpFolder> DcpFolder::open(const fs::path& folder) {

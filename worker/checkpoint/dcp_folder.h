@@ -34,10 +34,10 @@ struct DcpItem {
   PickleOutput pickled;             // nothing for a tensor without elements
 };
 
-// Saves the items of all ranks. All must call it, with the same folder, which all see. All get an
-// error or none.
-Result<void> save_dcp(const std::filesystem::path& folder, const std::vector<DcpItem>& items,
-                      Collective& ranks);
+// Saves the items of all ranks. All must call it, with the same folder, which all see. A rank that
+// has none gives its error. All get an error or none; after one, nothing is left of the save.
+Result<void> save_dcp(const std::filesystem::path& folder,
+                      const Result<std::vector<DcpItem>>& items, Collective& ranks);
 
 // Whether save_dcp() could replace the folder: it has nothing but a distributed checkpoint, or does
 // not exist. Its parent must be writable.
