@@ -161,7 +161,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                {[this](int local_rank) { return workers_.steps(local_rank); },
                 [this](int local_rank) { teardown_is_overdue(local_rank); }}),
       progress_(config_.restarts.progress_file, config_.restarts.counts_from_the_first),
-      devices_(loop, config_.job_cookie, config_.device_timeout,
+      devices_(loop, config_.device_timeout, config_.device_timeout_ends_job,
                {[](const std::string& line) { log::warning(line); },
                 [this](const std::string& why) { give_up(why); }}),
       lease_(loop, start.shared == nullptr ? nullptr : &start.shared->lease,
@@ -541,9 +541,9 @@ bool Agent::forget_start(int signo) {
 void Agent::perform(const SignalWorkers& action) {
   if (forget_start(action.signo)) return;
   preemption_.let_go();
-  devices_.note_devices();
   workers_.children().ask_to_end(action.signo);
   reporter_.workers_asked_to_end();
+  if (may_restart(config_, lifecycle_.round().restart_count)) devices_.note_devices();
 }
 
 void Agent::perform(const SignalShells& action) {

@@ -89,6 +89,9 @@ struct RestartPlan {
   // first step of the job on.
   bool counts_from_the_first = false;
   std::string progress_file{};  // the program writes its step there; empty: none
+
+  // Returns whether the user asked for that end by one of the two. Otherwise it is only said.
+  bool ends_without_progress() const { return counts_from_the_first || !progress_file.empty(); }
 };
 
 inline constexpr const char* kHealthPortVariable = "TORCHELASTIC_HEALTH_CHECK_PORT";
@@ -228,8 +231,9 @@ struct AgentConfig {
   bool detailed_exit_codes = false;  // docs/torchrun.md, "Exit codes"; false: torchrun's codes
   ExitPlan exits{};
   // How long a new attempt waits for devices that others hold (agent/processes/device_holders.h).
-  // 0: it does not look.
+  // 0: it does not look. After that time it begins, or the job ends.
   std::chrono::milliseconds device_timeout{30'000};
+  bool device_timeout_ends_job = false;
   bool quiet = false;           // ddprun prints no line of its own but errors
   bool console_events = false;  // --event-log-handler=console: JSON lines on stderr
   std::string error_report;     // --error-report: path of the JSON report; empty: none

@@ -12,9 +12,9 @@
 
 #include "agent/processes/descendants.h"
 #include "agent/processes/folder_names.h"
-#include "agent/processes/job_cookie.h"
 #include "agent/processes/process.h"
 #include "base/numbers.h"
+#include "base/process_end.h"
 #include "base/shown_text.h"
 
 namespace ddprun::agent {
@@ -56,6 +56,13 @@ std::string command_of(pid_t pid) {
   return shown_text(line.substr(0, kMostCommand));
 }
 
+std::set<pid_t> as_set(const std::vector<pid_t>& pids) { return {pids.begin(), pids.end()}; }
+
+bool is_same(const DeviceHolder& holder) {
+  const auto stat = read_process_stat(holder.pid);
+  return stat && stat->started == holder.started;
+}
+
 bool is_number(std::string_view text, std::string_view prefix) {
   return text.starts_with(prefix) && parse_whole<unsigned>(text.substr(prefix.size())).has_value();
 }
@@ -63,7 +70,7 @@ bool is_number(std::string_view text, std::string_view prefix) {
 }  // namespace
 
 bool is_device_file(std::string_view path) {
-  return is_number(path, kNvidia) || path == "/dev/kfd" || is_number(path, "/dev/dri/renderD");
+  return is_number(path, kNvidia) || is_number(path, "/dev/dri/renderD");
 }
 
 bool has_device_files() {
@@ -73,23 +80,45 @@ bool has_device_files() {
   return false;
 }
 
-std::vector<DeviceHolder> device_holders(const std::string& cookie, const std::set<pid_t>& spared) {
-  const auto own_cookie = parse_job_cookie(cookie);
+std::vector<DeviceHolder> device_holders(const std::set<pid_t>& spared) {
   const std::vector<pid_t> below = descendants(::getpid(), spared);
+  std::set<pid_t> left_out = spared;
+  left_out.insert(::getpid());
+  for (const pid_t root : spared) left_out.merge(as_set(descendants(root)));
   std::vector<DeviceHolder> holders;
   for (const std::string& name : names_in("/proc")) {
     const auto pid = parse_whole<pid_t>(name);
-    if (!pid || *pid == ::getpid() || spared.contains(*pid)) continue;
+    if (!pid || left_out.contains(*pid)) continue;
+    // Read first: if the pid changes hands meanwhile, no process matches the two.
+    const auto stat = read_process_stat(*pid);
     DeviceHolder holder{.pid = *pid, .devices = devices_of(*pid)};
-    if (holder.devices.empty()) continue;
-    const bool has_cookie = own_cookie && cookie_of_process(*pid) == own_cookie;
-    holder.is_ours = has_cookie || std::ranges::find(below, *pid) != below.end();
+    if (!stat || holder.devices.empty()) continue;
+    holder.started = stat->started;
+    holder.is_ours = std::ranges::find(below, *pid) != below.end();
     holder.user = user_of(*pid);
     holder.command = command_of(*pid);
     holders.push_back(std::move(holder));
   }
   std::ranges::sort(holders, {}, &DeviceHolder::pid);
   return holders;
+}
+
+bool still_holds(const DeviceHolder& holder) {
+  const std::set<std::string> devices = devices_of(holder.pid);
+  return is_same(holder) && std::ranges::any_of(devices, [&holder](const std::string& device) {
+           return holder.devices.contains(device);
+         });
+}
+
+std::set<std::string> devices_below() {
+  std::set<std::string> devices;
+  for (const pid_t pid : descendants(::getpid())) devices.merge(devices_of(pid));
+  return devices;
+}
+
+bool kill_holder(const DeviceHolder& holder) {
+  const FileHandle process = open_pidfd(holder.pid);
+  return is_same(holder) && kill_process(process, holder.pid);
 }
 
 std::string describe(const DeviceHolder& holder) {

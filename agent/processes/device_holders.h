@@ -1,10 +1,11 @@
 // Finds the processes that hold the files of accelerators on this host. A new worker would miss the
-// memory that they have there. Reads /proc. Only root sees the files of other users' processes. Any
-// thread.
+// memory that they have there. Reads /proc, which must be ours (process.h). Only root sees the files
+// of other users' processes. Any thread.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
@@ -16,23 +17,34 @@ namespace ddprun::agent {
 struct DeviceHolder {
   pid_t pid = 0;
   std::set<std::string> devices{};
-  bool is_ours = false;  // it is of this job: below this process, or its cookie says so
+  bool is_ours = false;  // it is below this process
   uid_t user = 0;
-  std::string command{};  // its command line, cut
+  std::string command{};      // its command line, cut
+  std::uint64_t started = 0;  // ProcessStat::started: another process with its pid is none
 
   bool operator==(const DeviceHolder&) const = default;
 };
 
-// Returns whether the file is one of a single accelerator: /dev/nvidia3, /dev/kfd,
-// /dev/dri/renderD128. Files that all GPUs share (/dev/nvidiactl, /dev/nvidia-uvm) are none.
+// Returns whether the file is one of a single accelerator: /dev/nvidia3,
+// /dev/dri/renderD128. Files that all GPUs share (/dev/nvidiactl, /dev/nvidia-uvm, /dev/kfd) are
+// none.
 bool is_device_file(std::string_view path);
 
 // Returns whether this host has such a file.
 bool has_device_files();
 
-// Returns the processes that hold one, by pid, without this one and those in `spared`. A process
-// that only looks at a GPU is none. `cookie`: of this job.
-std::vector<DeviceHolder> device_holders(const std::string& cookie, const std::set<pid_t>& spared);
+// Returns the processes that hold one, by pid. Left out are this one, and those in `spared` with all
+// below them. A process that only looks at a GPU is none. Looks at every process of the host.
+std::vector<DeviceHolder> device_holders(const std::set<pid_t>& spared);
+
+// Returns whether it is still that process, and still holds one of these devices.
+bool still_holds(const DeviceHolder& holder);
+
+// Returns the devices that processes below this one hold. Looks at no others.
+std::set<std::string> devices_below();
+
+// Sends SIGKILL, if the pid is still that process. Returns whether it did.
+bool kill_holder(const DeviceHolder& holder);
 
 // "pid 4711 of user ann (python train.py) holds /dev/nvidia0, /dev/nvidia1"
 std::string describe(const DeviceHolder& holder);

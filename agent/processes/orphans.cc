@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <span>
 #include <utility>
@@ -19,7 +17,6 @@
 #include "agent/processes/owner_lock.h"
 #include "agent/processes/process.h"
 #include "agent/processes/scratch_folder.h"
-#include "base/new_calls.h"
 #include "base/process_end.h"
 
 namespace ddprun::agent {
@@ -88,13 +85,6 @@ bool may_own(const GoneJob& job, const std::string& path) {
   return owner && job.may_own(*owner);
 }
 
-// Returns whether /proc has our pid namespace's numbers. It has others after `unshare --pid`
-// without a new mount of /proc. Then /proc/self does not lead to the pid that getpid() answers.
-bool proc_is_ours() {
-  std::error_code failed;
-  return fs::read_symlink("/proc/self", failed) == std::to_string(::getpid());
-}
-
 // Meanwhile the pid may belong to another process. So this opens a descriptor, which never means
 // another process, and compares cookie and owner once more before it kills. Without descriptors the
 // kill follows the comparison at once: a pid comes again after all others have been used.
@@ -103,8 +93,7 @@ bool kill_if_still(pid_t pid, const GoneJob& job) {
   const auto cookie = cookie_of_process(pid);
   if (!cookie || cookie->text() != job.cookie || !may_own(job, fmt::format("/proc/{}", pid)))
     return false;
-  if (process.get() < 0 || !has_call(NewCall::kPidfdSendSignal)) return ::kill(pid, SIGKILL) == 0;
-  return ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
+  return kill_process(process, pid);
 }
 
 // Finds cgroups below our own one only: those of launchers that ran in the same cgroup.

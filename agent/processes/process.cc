@@ -2,15 +2,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <string_view>
 
-#include "base/file_handle.h"
+#include "base/new_calls.h"
 
 namespace ddprun::agent {
 namespace {
@@ -87,6 +90,16 @@ std::string wait_channel(pid_t pid) {
   // "0": the process runs, or we may not trace it (proc_pid_wchan(5)).
   std::string channel = first_line_of(pid, "wchan");
   return channel.empty() || channel == "0" ? "?" : channel;
+}
+
+bool proc_is_ours() {
+  std::error_code failed;
+  return std::filesystem::read_symlink("/proc/self", failed) == std::to_string(::getpid());
+}
+
+bool kill_process(const FileHandle& process, pid_t pid) {
+  if (process.get() < 0 || !has_call(NewCall::kPidfdSendSignal)) return ::kill(pid, SIGKILL) == 0;
+  return ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
 }
 
 }  // namespace ddprun::agent

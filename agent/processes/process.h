@@ -1,5 +1,5 @@
 // The facts of a process in /proc. The kernel gives a pid out again after the process was reaped.
-// This only reads: it sends no signal. Any thread.
+// All but kill_process() only read. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/file_handle.h"
 
 namespace ddprun::agent {
 
@@ -44,5 +46,14 @@ std::string process_name(pid_t pid);
 
 // The kernel function in which a process sleeps; "?" if it does not sleep or the kernel hides it.
 std::string wait_channel(pid_t pid);
+
+// Returns whether /proc has our pid namespace's numbers. It has others after `unshare --pid`
+// without a new mount of /proc. Then /proc/self does not lead to the pid that getpid() answers.
+bool proc_is_ours();
+
+// Sends SIGKILL by `process`, a descriptor of `pid`. The caller compares the process with the one
+// it means after it has opened the descriptor. Without descriptors the signal goes to `pid`: one
+// comes again only after all others have been used. Returns whether it was sent.
+bool kill_process(const FileHandle& process, pid_t pid);
 
 }  // namespace ddprun::agent

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 #include <utility>
+
+#include "agent/processes/process.h"
 
 namespace ddprun::agent {
 namespace {
@@ -25,29 +26,37 @@ std::vector<DeviceHolder> in_the_way(const std::vector<DeviceHolder>& holders,
   std::ranges::copy_if(holders, std::back_inserter(found), [&](const DeviceHolder& holder) {
     const bool had_it = std::ranges::any_of(
         holder.devices, [&had](const std::string& device) { return had.contains(device); });
-    return holder.is_ours || (had_it && !known.contains(holder.pid));
+    return (holder.is_ours || had_it) && !known.contains(holder.pid);
   });
   return found;
 }
 
-DeviceGate::DeviceGate(asio::io_context& loop, std::string cookie, std::chrono::milliseconds limit,
-                       Callbacks callbacks)
-    : cookie_(std::move(cookie)),
-      limit_(limit),
+DeviceHost this_host() {
+  return {has_device_files() && proc_is_ours(), device_holders, still_holds, devices_below};
+}
+
+DeviceGate::DeviceGate(asio::io_context& loop, std::chrono::milliseconds limit, bool ends_job,
+                       Callbacks callbacks, DeviceHost host)
+    : limit_(limit),
+      ends_job_(ends_job),
       callbacks_(std::move(callbacks)),
-      is_open_(limit.count() == 0 || !has_device_files()),
-      alarm_(loop, [this] { look(); }) {}
+      host_(std::move(host)),
+      is_open_(limit.count() == 0 || !host_.can_look),
+      alarm_(loop, [this] { go_ ? look() : note_devices(); }) {}
 
 void DeviceGate::wait(const std::set<pid_t>& spared, std::function<void()> go) {
   if (is_open_) return go();
+  const std::vector<DeviceHolder> holders = host_.holders(spared);
   if (!std::exchange(has_begun_, true)) {
-    for (const DeviceHolder& holder : device_holders(cookie_, spared)) known_.insert(holder.pid);
-    return go();
+    for (const DeviceHolder& holder : holders) known_.insert(holder.pid);
+    return begin(std::move(go));
   }
-  spared_ = spared;
+  found_ = in_the_way(holders, known_, had_);
   go_ = std::move(go);
   began_ = now();
   has_named_ = false;
+  for (const DeviceHolder& holder : found_)
+    if (holder.is_ours) kill_holder(holder);
   look();
 }
 
@@ -56,31 +65,45 @@ void DeviceGate::forget() {
   alarm_.set(Time::max());
 }
 
+void DeviceGate::begin(std::function<void()> go) {
+  next_note_ = kFirstNote;
+  alarm_.set(now() + next_note_);
+  go();
+}
+
 void DeviceGate::note_devices() {
-  if (is_open_) return;
-  for (const DeviceHolder& holder : device_holders(cookie_, {}))
-    if (holder.is_ours) had_.insert(holder.devices.begin(), holder.devices.end());
+  if (is_open_ || go_) return;
+  had_.merge(host_.devices_below());
+  next_note_ *= 2;
+  alarm_.set(now() + next_note_);
 }
 
 void DeviceGate::look() {
-  if (!go_) return;
-  const std::vector<DeviceHolder> holders =
-      in_the_way(device_holders(cookie_, spared_), known_, had_);
-  if (holders.empty()) return std::exchange(go_, nullptr)();
-  for (const DeviceHolder& holder : holders)
-    if (holder.is_ours) ::kill(holder.pid, SIGKILL);
+  std::erase_if(found_, [this](const DeviceHolder& holder) { return !host_.still_holds(holder); });
+  if (found_.empty()) return begin(std::exchange(go_, nullptr));
   const auto waited = now() - began_;
-  if (waited >= limit_) {
+  if (waited >= limit_) return give_up();
+  if (waited >= kNamedAfter && !std::exchange(has_named_, true))
+    callbacks_.say("the next attempt waits for a device: " + list(found_));
+  alarm_.set(now() + kLookEvery);
+}
+
+// A holder that was named once is not waited for again.
+void DeviceGate::give_up() {
+  const std::string why =
+      fmt::format("a device is not free {} s after the attempt before: {}",
+                  std::chrono::duration_cast<std::chrono::seconds>(limit_).count(), list(found_));
+  auto go = std::exchange(go_, nullptr);
+  if (ends_job_) {
     forget();
     return callbacks_.refuse(fmt::format(
-        "a device is not free {} s after the attempt before: {}; end that process (kill -9 {}), "
-        "or start the job with --device-timeout=0, which does not look",
-        std::chrono::duration_cast<std::chrono::seconds>(limit_).count(), list(holders),
-        holders.front().pid));
+        "{}; end that process (kill -9 {}), or start the job without --device-timeout, which then "
+        "goes on",
+        why, found_.front().pid));
   }
-  if (waited >= kNamedAfter && !std::exchange(has_named_, true))
-    callbacks_.say("the next attempt waits for a device: " + list(holders));
-  alarm_.set(now() + kLookEvery);
+  for (const DeviceHolder& holder : found_) known_.insert(holder.pid);
+  callbacks_.say(why + "; the next attempt begins all the same");
+  begin(std::move(go));
 }
 
 }  // namespace ddprun::agent

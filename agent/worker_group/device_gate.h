@@ -1,8 +1,9 @@
 // Lets an attempt begin when the accelerators are free. A process of the attempt before may still
-// hold one. A new worker would find too little memory, or the device taken. Ours are killed.
-// Another process that has come since the job began is named, and in the end the attempt is
-// refused. The kernel tells nobody that a file was closed. So the gate looks again and again, but
-// only while somebody holds one. Loop's thread; owned by Agent.
+// hold one. A new worker would find too little memory, or the device taken. Processes below the
+// agent are killed. Another one that has come since the job began is named. After the limit the
+// attempt begins all the same, as torchrun's would; or the job ends, if the user gave a limit.
+// The kernel tells nobody that a file was closed. So the gate looks again and again, but only while
+// somebody holds one. Loop's thread; owned by Agent.
 #pragma once
 
 #include <sys/types.h>
@@ -21,24 +22,36 @@
 namespace ddprun::agent {
 
 // Returns the holders for which an attempt waits. They are ours, and others that hold a device of
-// `had`, which our workers had. `known` held one before the job began, and does not count. Pure.
+// `had`, which our workers had. Processes in `known` do not count. Pure.
 std::vector<DeviceHolder> in_the_way(const std::vector<DeviceHolder>& holders,
                                      const std::set<pid_t>& known,
                                      const std::set<std::string>& had);
+
+// The devices of this host and their holders (agent/processes/device_holders.h). Tests give others.
+struct DeviceHost {
+  bool can_look = false;
+  std::function<std::vector<DeviceHolder>(const std::set<pid_t>& spared)> holders{};
+  std::function<bool(const DeviceHolder&)> still_holds{};
+  std::function<std::set<std::string>()> devices_below{};
+};
+DeviceHost this_host();
 
 class DeviceGate {
  public:
   // A holder of a device is named after so long.
   static constexpr std::chrono::seconds kNamedAfter{2};
   static constexpr std::chrono::milliseconds kLookEvery{50};
+  // The workers' devices are noted so long after their start, and then after twice as long again.
+  static constexpr std::chrono::seconds kFirstNote{1};
 
   struct Callbacks {
     std::function<void(const std::string& line)> say;
     std::function<void(const std::string& why)> refuse;  // the limit is over
   };
-  // `cookie`: of this job. `limit`: how long an attempt waits; 0: there is no gate.
-  DeviceGate(asio::io_context& loop, std::string cookie, std::chrono::milliseconds limit,
-             Callbacks callbacks);
+  // `limit`: how long an attempt waits; 0: there is no gate. `ends_job`: an attempt that has waited
+  // so long is refused. Otherwise it begins.
+  DeviceGate(asio::io_context& loop, std::chrono::milliseconds limit, bool ends_job,
+             Callbacks callbacks, DeviceHost host = this_host());
   DeviceGate(const DeviceGate&) = delete;
   DeviceGate& operator=(const DeviceGate&) = delete;
   DeviceGate(DeviceGate&&) = delete;
@@ -50,22 +63,27 @@ class DeviceGate {
   void wait(const std::set<pid_t>& spared, std::function<void()> go);
   // The attempt does not begin.
   void forget();
-  // The workers are about to end: notes which devices they have.
+  // Notes which devices the workers have. The gate does so by itself while they run; call it when
+  // they are about to end.
   void note_devices();
 
  private:
   void look();
+  void give_up();
+  void begin(std::function<void()> go);
 
-  const std::string cookie_;
   const std::chrono::milliseconds limit_;
+  const bool ends_job_;
   const Callbacks callbacks_;
+  const DeviceHost host_;
   const bool is_open_;  // nothing to look at
   std::set<pid_t> known_;
   std::set<std::string> had_;
   bool has_begun_ = false;
-  std::set<pid_t> spared_;
+  std::vector<DeviceHolder> found_;  // in the way
   std::function<void()> go_;
   Time began_{};
+  std::chrono::seconds next_note_{};
   bool has_named_ = false;
   Alarm alarm_;
 };

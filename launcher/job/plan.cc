@@ -164,6 +164,7 @@ Plan make_plan(const Options& options, const Command& command, Inheritance inher
   agent.detailed_exit_codes = options.detailed_exit_codes;
   agent.exits = options.exits;
   agent.device_timeout = options.device_timeout;
+  agent.device_timeout_ends_job = options.device_timeout_ends_job;
   agent.standby = options.standby;
   agent.share_imports = options.share_imports;
   agent.python_hook = options.python_hook;

@@ -82,6 +82,7 @@ struct Options {
   bool detailed_exit_codes = false;
   agent::ExitPlan exits{};
   std::chrono::milliseconds device_timeout{30'000};  // 0: no look at devices
+  bool device_timeout_ends_job = false;              // it is given
   agent::OnHang on_hang = agent::OnHang::kReport;
   std::chrono::milliseconds preempt_deadline{30'000};  // from a notice to SIGKILL
   std::string preempt_file{};                          // empty: none

@@ -116,6 +116,7 @@ void read_exits(ParseContext& context) {
       context.fail(FlagId::kExitRestarts, 1,
                    fmt::format("expected codes that --exit-ends-job does not have, as {}", code));
   context.options.device_timeout = context.value_of(FlagId::kDeviceTimeout, parse_seconds);
+  context.options.device_timeout_ends_job = context.given.has(FlagId::kDeviceTimeout);
 }
 
 // A name that is wrong is an error here: the job would lose its work.

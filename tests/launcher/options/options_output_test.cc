@@ -191,12 +191,14 @@ TEST(OptionsLifecycle, EndAJobWithoutProgress) {
 TEST(OptionsLifecycle, MapExitCodes) {
   EXPECT_TRUE(good({"E"}).exits.map.empty());
   EXPECT_EQ(good({"E"}).device_timeout, seconds(30));
+  EXPECT_FALSE(good({"E"}).device_timeout_ends_job);
   const Words line = {"--exit-map=ValueError:42,node:76", "--exit-ends-job=3,4",
                       "--exit-restarts=0", "--device-timeout=2.5", "E"};
   EXPECT_EQ(good(line).exits,
             (agent::ExitPlan{
                 .map = {{"ValueError", 42}, {"node", 76}}, .ends_job = {3, 4}, .restarts = {0}}));
   EXPECT_EQ(good(line).device_timeout, milliseconds(2500));
+  EXPECT_TRUE(good(line).device_timeout_ends_job);
   EXPECT_EQ(bad({"--exit-map=node", "E"}),
             "1 ddprun: --exit-map=node: expected KEY:CODE,…, or a file that can be read");
   EXPECT_EQ(bad({"--exit-map=node:300", "E"}).substr(0, 60),
