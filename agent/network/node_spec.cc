@@ -22,7 +22,8 @@ rendezvous::NodeSpec node_spec(const AgentConfig& config, const std::string& hos
           .restart_window = restarts.window,
           .backoff = restarts.backoff,
           .backoff_max = restarts.backoff_max,
-          .most_without_progress = restarts.most_without_progress,
+          .most_without_progress =
+              restarts.ends_without_progress() ? restarts.most_without_progress : 0,
           .min_nodes = plan.min_nodes,
           .max_nodes = plan.max_nodes,
           .settings = plan.settings};

@@ -243,6 +243,21 @@ void Reporter::round_broken(const rendezvous::RoundBroken& message) {
                                : notices_.restarting(cause, restarts, sources_.config.restarts);
   if (line.empty()) log::info(fmt::format("restart {}: {}", restarts, cause.message));
   say(line);
+  if (!message.is_resize) warn_of_no_progress(cause);
+}
+
+// The row of attempts that would end the job if the user had asked for it.
+void Reporter::warn_of_no_progress(const rendezvous::Failure& cause) {
+  const RestartPlan& plan = sources_.config.restarts;
+  const rendezvous::Round& round = sources_.lifecycle.round();
+  if (plan.ends_without_progress()) return;
+  progress_.attempt_failed(round.number, round.node_count, cause);
+  const auto why = progress_.stuck(plan.most_without_progress);
+  if (!why || std::exchange(warned_of_no_progress_, true)) return;
+  if (sources_.lifecycle.seat().node_rank != 0 || sources_.config.quiet) return;
+  const std::string& called = sources_.config.called;
+  say(fmt::format("{}{}: restarts go on; --max-restarts-without-progress={} ends such a job\n",
+                  no_progress_text(*why, called), called, plan.most_without_progress));
 }
 
 void Reporter::job_ended(int exit_code) {

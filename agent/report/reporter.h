@@ -24,6 +24,7 @@
 #include "base/alarm.h"
 #include "base/loop.h"
 #include "base/wait_teller.h"
+#include "rendezvous/core/progress.h"
 #include "rendezvous/core/timeline.h"
 
 namespace ddprun::agent {
@@ -113,6 +114,7 @@ class Reporter {
   void append(const char* name, const std::string& line) const;
   std::string next_folder(const std::string& what, std::pair<int, int>& so_far) const;
   void tell_of_missing_token();
+  void warn_of_no_progress(const rendezvous::Failure& cause);
   static bool listens_on_loopback(const RendezvousPlan& plan);
   Death death() const;
   void tell_what_helps(const ReportFacts& facts);
@@ -145,6 +147,8 @@ class Reporter {
   const Time started_ = now();
   Time joining_since_{};
   bool warned_of_token_ = false;
+  rendezvous::ProgressWatch progress_;  // fed only where no such row ends the job
+  bool warned_of_no_progress_ = false;
 };
 
 }  // namespace ddprun::agent

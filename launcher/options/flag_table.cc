@@ -100,7 +100,7 @@ constexpr std::array kTable = {
   Flag{FlagId::kRestartBackoff, "restart-backoff", 0, kValue, kOwn, kPet, "", "S[:MAX]",
        "wait before the second restart in a row; with a window 1:60"},
   Flag{FlagId::kMaxRestartsWithoutProgress, "max-restarts-without-progress", 0, kValue, kOwn, kPet,
-       "3", "N", "end after N attempts in a row that got no step further; 0: off"},
+       "3", "N", "end after N attempts that got no further; else 3 are shown; 0: off"},
   Flag{FlagId::kProgress, "progress", 0, kValue, kOwn, kPet, "", "FILE",
        "the program writes its step there, for the flag above"},
   Flag{FlagId::kNodeUnit, "node-unit", 0, kValue, kOwn, kPet, "1", "K",

@@ -42,14 +42,26 @@ class Attempts(JobTest):
 
 
 class NoProgress(Attempts):
-    def test_three_attempts_without_a_step_end_the_job(self):
-        code, tries, err = self.run_attempts("if attempt == 0: count_a_step()\nraise ValueError('bad')\n",
-                                             "--max-restarts=9", "--exit-codes=detailed")
-        self.assertEqual((code, tries), (93, 4), err)
-        self.assertIn("no progress in 3 attempts: the last 3 attempts failed before a step, with the same "
-                      "ValueError, rank 0: the data or the program\n", err)
+    STUCK = "if attempt == 0: count_a_step()\nraise ValueError('bad')\n"
+
+    def names_the_row(self, err, numbers):
+        self.assertEqual(err.count("no progress in 3 attempts: "), 1, err)
+        self.assertRegex(err, "no progress in 3 attempts: the last 3 attempts failed before a step, with the same "
+                              "ValueError, rank 0: the data or the program\n")
         rows = [line.split() for line in err.splitlines() if line.endswith("exit code 1: ValueError: bad")]
-        self.assertEqual([(row[0], row[2], row[3]) for row in rows], [(number, "0", "0") for number in "234"])
+        self.assertEqual([(row[0], row[2], row[3]) for row in rows], [(number, "0", "0") for number in numbers])
+
+    def test_three_attempts_without_a_step_end_the_job(self):
+        file = self.folder / "step"  # nobody writes it
+        code, tries, err = self.run_attempts(self.STUCK, "--max-restarts=9", "--exit-codes=detailed", f"--progress={file}")
+        self.assertEqual((code, tries), (93, 4), err)
+        self.names_the_row(err, "234")
+
+    def test_with_the_flags_of_torchrun_they_are_named_once_and_restarts_go_on(self):
+        code, tries, err = self.run_attempts(self.STUCK, "--max-restarts=5", "--exit-codes=detailed")
+        self.assertEqual((code, tries), (90, 6), err)
+        self.names_the_row(err, "234")
+        self.assertIn("restarts go on; --max-restarts-without-progress=3 ends such a job\n", err)
 
     def test_a_program_that_never_made_a_step_is_tried_as_often_as_torchrun_does(self):
         flags = ("--max-restarts=4",)
@@ -158,7 +170,7 @@ sys.exit(3 if attempt == 0 else 0)
         code, tries, err = self.held_for(1000, "--device-timeout=2.5", "--exit-codes=detailed")
         self.assertEqual((code, tries), (123, 2), err)
         self.assertRegex(err, r"a device is not free 2 s after the attempt before: pid (\d+) of user \w+ \(sleep 1000\) holds "
-                              r"/dev/nvidia0; end that process \(kill -9 \1\), or start the job with --device-timeout=0")
+                              r"/dev/nvidia0; end that process \(kill -9 \1\), or start the job without --device-timeout")
 
     def test_that_another_process_keeps_may_be_left_to_it(self):
         self.assertEqual(self.held_for(1000, "--device-timeout=0")[:2], (0, 4))
@@ -166,10 +178,11 @@ sys.exit(3 if attempt == 0 else 0)
     def test_that_a_monitor_looks_at_hold_nobody_up(self):
         self.assertEqual(self.held_for(1000, "--device-timeout=1", also="/dev/null")[:2], (0, 4))
 
-    def test_that_a_process_of_the_job_keeps_are_taken_from_it(self):
-        code, tries, err = self.held_for(1000, is_ours=True)
+    def test_that_a_process_with_the_name_of_the_job_keeps_are_not_taken_from_it(self):
+        """A worker may have asked a daemon for it, which is no part of the attempt."""
+        code, tries, err = self.held_for(3, is_ours=True)
         self.assertEqual((code, tries), (0, 4), err)
-        self.assertNotIn("waits for a device", err)
+        self.assertIn("the next attempt waits for a device: pid ", err)
 
 
 if __name__ == "__main__":
