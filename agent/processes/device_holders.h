@@ -1,6 +1,6 @@
 // Finds the processes that hold the files of accelerators on this host. A new worker would miss the
-// memory that they have there. Reads /proc, which must be ours (process.h). Only root sees the files
-// of other users' processes. Any thread.
+// memory that they have there. Reads /proc, which must be ours (process.h). Only root sees the
+// files of other users' processes. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -33,8 +33,8 @@ bool is_device_file(std::string_view path);
 // Returns whether this host has such a file.
 bool has_device_files();
 
-// Returns the processes that hold one, by pid. Left out are this one, and those in `spared` with all
-// below them. A process that only looks at a GPU is none. Looks at every process of the host.
+// Returns the processes that hold one, by pid. Left out are this one, and those in `spared` with
+// all below them. A process that only looks at a GPU is none. Looks at every process of the host.
 std::vector<DeviceHolder> device_holders(const std::set<pid_t>& spared);
 
 // Returns whether it is still that process, and still holds one of these devices.
