@@ -1,7 +1,7 @@
 // Lets an attempt begin when the accelerators are free. A process of the attempt before may still
 // hold one. A new worker would find too little memory, or the device taken. Processes below the
 // agent are killed. Another one that has come since the job began is named. After the limit the
-// attempt begins all the same, as torchrun's would; or the job ends, if the user gave a limit.
+// attempt begins all the same, as torchrun's would. If the user gave the limit, the job ends.
 // The kernel tells nobody that a file was closed. So the gate looks again and again, but only while
 // somebody holds one. Loop's thread; owned by Agent.
 #pragma once

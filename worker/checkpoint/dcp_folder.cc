@@ -49,8 +49,8 @@ bool is_of_checkpoint(const fs::path& file) {
   return whole == kMetadataName || whole.extension() == kShardEnding;
 }
 
-// The files of a checkpoint that is to be replaced; none if the folder is not there. The error names
-// what else is in it.
+// The files of a checkpoint that is to be replaced; none if the folder is not there. The error
+// names what else is in it.
 Result<std::vector<fs::path>> files_of(const fs::path& folder) {
   std::error_code failure;
   std::vector<fs::path> files;

@@ -20,7 +20,7 @@ TEST(InTheWay, AreOursAndThoseThatHaveComeForADeviceOfOurs) {
   EXPECT_EQ(in_the_way({before, taker, neighbour}, {}, {}), (std::vector<DeviceHolder>{}));
 }
 
-// A host with one device. A stranger takes it while the first attempt runs, and keeps it.
+// A host with one device. Another process takes it while the first attempt runs, and keeps it.
 class DeviceGateTest : public testing::Test {
  protected:
   DeviceHost host() {
@@ -29,9 +29,9 @@ class DeviceGateTest : public testing::Test {
                 [this](const std::set<pid_t>& spared) {
                   ++scans_;
                   EXPECT_TRUE(spared.contains(7));
-                  return has_begun_ ? std::vector{stranger_} : std::vector<DeviceHolder>{};
+                  return has_begun_ ? std::vector{other_} : std::vector<DeviceHolder>{};
                 },
-            .still_holds = [this](const DeviceHolder& holder) { return holder == stranger_; },
+            .still_holds = [this](const DeviceHolder& holder) { return holder == other_; },
             .devices_below = [] { return std::set<std::string>{"/dev/nvidia0"}; }};
   }
 
@@ -46,7 +46,7 @@ class DeviceGateTest : public testing::Test {
   }
 
   // No process has this pid. A gate that sends it a signal does no harm.
-  const DeviceHolder stranger_{.pid = 0x3FFFFFFF, .devices = {"/dev/nvidia0"}, .command = "serve"};
+  const DeviceHolder other_{.pid = 0x3FFFFFFF, .devices = {"/dev/nvidia0"}, .command = "serve"};
   asio::io_context loop_;
   bool has_begun_ = false;
   bool is_second_ = false;
