@@ -59,7 +59,7 @@ class NoProgress(Attempts):
 
     def test_with_the_flags_of_torchrun_they_are_named_once_and_restarts_go_on(self):
         code, tries, err = self.run_attempts(self.STUCK, "--max-restarts=5", "--exit-codes=detailed")
-        self.assertEqual((code, tries), (90, 6), err)
+        self.assertEqual((code, tries), (120, 6), err)
         self.names_the_row(err, "234")
         self.assertIn("restarts go on; --max-restarts-without-progress=3 ends such a job\n", err)
 

@@ -101,7 +101,7 @@ class Hook(Page):
     def find_ddprun(self, name):
         """If the package is not installed, a module that can tell of a notice."""
         finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-        if any(finder is not self and finder.find_spec(name) for finder in finders):
+        if any(finder is not self and finder.find_spec(name, None) for finder in finders):
             return None
         return sys.modules["_frozen_importlib"].ModuleSpec(name, self)
 
