@@ -6,7 +6,8 @@
 namespace ddprun::rendezvous {
 
 std::optional<Announcement> Preemption::noticed(SessionId from, const Notice& notice,
-                                                const Membership& membership, Time now) {
+                                                const Membership& membership, Time now,
+                                                bool is_host) {
   if (notice.round != membership.round_number() || !begin(membership)) return std::nullopt;
   const auto node = nodes_.find(from);
   if (node == nodes_.end()) {
@@ -14,6 +15,7 @@ std::optional<Announcement> Preemption::noticed(SessionId from, const Notice& no
     return std::nullopt;
   }
   if (notice.is_end) noticed_.insert(from);
+  host_is_noticed_ |= notice.is_end && is_host;
   if (state_ != State::kQuiet) {
     if (notice.is_end && !order_.is_end) order_.hostname = node->second;
     return merge(notice, now);
@@ -65,7 +67,7 @@ std::optional<Announcement> Preemption::merge(const Notice& notice, Time now) {
 
 bool Preemption::goes_on_without_noticed() const {
   const int rest = nodes_in_round_ - static_cast<int>(noticed_.size());
-  return rest > 0 && usable_nodes(rest, policy_) >= policy_.min_nodes;
+  return !host_is_noticed_ && rest > 0 && usable_nodes(rest, policy_) >= policy_.min_nodes;
 }
 
 std::optional<Announcement> Preemption::seek(Time now) {
@@ -138,6 +140,7 @@ void Preemption::end() {
   has_older_ = false;
   nodes_in_round_ = 0;
   noticed_.clear();
+  host_is_noticed_ = false;
   steps_.clear();
   ahead_ = kFirstStepsAhead;
 }

@@ -45,9 +45,10 @@ inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 class Preemption {
  public:
   // A node was given notice, or an operator wants the ranks to save. While a step is sought, a
-  // notice changes what follows from it, and one to save alone changes nothing.
+  // notice changes what follows from it, and one to save alone changes nothing. `is_host`: the job
+  // ends with this node, so all ranks save.
   std::optional<Announcement> noticed(SessionId from, const Notice& notice,
-                                      const Membership& membership, Time now);
+                                      const Membership& membership, Time now, bool is_host = false);
   // The same for somebody who is no node. Returns nothing if no round runs, too.
   std::optional<Announcement> wanted(const Notice& notice, const Membership& membership, Time now);
   // A node's answer to the last order. Another one changes nothing.
@@ -87,6 +88,7 @@ class Preemption {
   int nodes_in_round_ = 0;
   RoundPolicy policy_{};
   std::set<SessionId> noticed_;
+  bool host_is_noticed_ = false;
   std::map<SessionId, std::int64_t> steps_;  // the answers
   std::int64_t ahead_ = kFirstStepsAhead;
 };

@@ -74,7 +74,7 @@ class Host::LocalSession final : public HostedSession {
   }
   void give_notice(const Notice& notice) override {
     if (host_.may_inquire())
-      host_.announce(host_.preemption_.noticed(id_, notice, host_.membership_, now()));
+      host_.announce(host_.preemption_.noticed(id_, notice, host_.membership_, now(), is_here_));
   }
   void answer_step(const StepAnswer& answer) override {
     if (host_.may_inquire()) host_.announce(host_.preemption_.answered(id_, answer, now()));

@@ -80,11 +80,24 @@ class Preemption(LoggedTest):
             self.assertEqual(code, 85, err)
             self.assertIn("(SIGUSR1): all ranks save", err)
 
-    def test_ranks_that_step_are_told_at_once_if_the_others_go_on(self):
-        meet = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-conf=last_call_timeout=20"]
-        jobs = [self.start("--preempt-signal=SIGTERM", "--exit-codes=detailed", *meet, self.script(WORKER, "worker.py"), "handler", self.ready, env=self.env)
-                for _ in range(2)]
+    def begin_elastic(self):
+        """One or two nodes; the first one hosts the rendezvous."""
+        meet = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
+        jobs = [self.start("--preempt-signal=SIGTERM", "--exit-codes=detailed", *meet, f"--rdzv-conf=last_call_timeout=20,is_host={host}",
+                           self.script(WORKER, "worker.py"), "handler", self.ready, env=self.env) for host in ("true", "false")]
         self.read_lines(self.ready, 2)
+        return jobs
+
+    def test_all_ranks_save_after_the_same_step_if_the_job_ends_with_the_host(self):
+        jobs = self.begin_elastic()
+        jobs[0].process.send_signal(signal.SIGTERM)
+        for job in jobs:
+            code, _, err = job.finish()
+            self.assertEqual(code, 122, err)
+        self.assertEqual(len(set(self.saved(2))), 1)
+
+    def test_ranks_that_step_are_told_at_once_if_the_others_go_on(self):
+        jobs = self.begin_elastic()
         jobs[1].process.send_signal(signal.SIGTERM)
         code, _, err = jobs[1].finish()
         self.assertEqual(code, 122, err)

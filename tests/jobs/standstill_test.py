@@ -16,6 +16,7 @@ from support import ROOT, LoggedTest, main, torch_python, with_variables
 # From the last step to the verdict: ten to fifteen seconds until the suspicion, six for the look.
 # On a busy machine answers take longer.
 VERDICT_S = 60
+PAGE_WORDS = 24  # of a worker (proto/worker_page.h)
 
 # The witness asks this of torch.distributed: the groups, and the flight recorder's trace.
 STAND_IN = {
@@ -197,8 +198,8 @@ class Standstill(LoggedTest):
         with open(path, "r+b") as page:
             words = memoryview(mmap.mmap(page.fileno(), 0)).cast("Q")
         for worker in 0, 1:
-            words[16 * worker + 1] = time.monotonic_ns()
-            words[16 * worker] += 1
+            words[PAGE_WORDS * worker + 1] = time.monotonic_ns()
+            words[PAGE_WORDS * worker] += 1
 
 
 if __name__ == "__main__":

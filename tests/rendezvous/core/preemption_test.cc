@@ -136,6 +136,14 @@ TEST_F(PreemptionTest, ARoundThatCanDoWithoutTheNodeLosesItAlone) {
   EXPECT_EQ(after(kMoreNotices), "to 3: take 0 signal 15 within 29 s");
 }
 
+TEST_F(PreemptionTest, TheJobEndsWithItsHostSoAllSave) {
+  begin(1);
+  const Notice of_node{.round = kNoticeRound, .signo = SIGTERM, .deadline = seconds(30)};
+  EXPECT_EQ(print(preemption.noticed(3, of_node, *membership, now)), "");
+  EXPECT_EQ(print(preemption.noticed(1, of_node, *membership, now, true)), "to 1 2 3: ask #1");
+  EXPECT_EQ(all_answer(5, 1), "to 1 2 3: hold 7 #2");
+}
+
 TEST_F(PreemptionTest, IfTooFewWouldBeLeftAllSave) {
   begin(2);
   EXPECT_EQ(notice(3), "");
