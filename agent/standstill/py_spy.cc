@@ -60,15 +60,23 @@ std::string inside(const std::vector<WitnessFrame>& stack) {
 
 bool is_executable(const std::string& path) { return ::access(path.c_str(), X_OK) == 0; }
 
+// Returns whether all user ids of a process are this one's. A worker of another user may not choose
+// a program that runs as this one.
+bool is_same_user(pid_t worker) {
+  const std::string status = read_proc_file(worker, "status");
+  const std::string mine = std::to_string(::geteuid());
+  return status.find(fmt::format("\nUid:\t{0}\t{0}\t{0}\t{0}\n", mine)) != std::string::npos;
+}
+
 }  // namespace
 
 std::string find_py_spy(pid_t worker) {
   constexpr std::string_view kName = "/py-spy";
   const std::string command = read_proc_file(worker, "cmdline");
   const std::string interpreter = command.substr(0, command.find('\0'));
-  if (!file_name(interpreter).starts_with("python")) return {};
+  if (!file_name(interpreter).starts_with("python") || !is_same_user(worker)) return {};
   const std::size_t folder = interpreter.rfind('/');
-  if (folder != std::string::npos) {
+  if (interpreter.starts_with('/')) {
     std::string beside = interpreter.substr(0, folder).append(kName);
     if (is_executable(beside)) return beside;
   }

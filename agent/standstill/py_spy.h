@@ -15,8 +15,8 @@
 
 namespace ddprun::agent {
 
-// The path of a py-spy beside the interpreter of this worker, or on PATH. Empty: there is none, or
-// the worker is no Python.
+// The path of a py-spy beside the interpreter of this worker, or on PATH. Empty: there is none, the
+// worker is no Python, or it runs as another user.
 std::string find_py_spy(pid_t worker);
 
 // One question, while it lives.

@@ -56,6 +56,8 @@ std::string work_between(const RankLook& first, const RankLook& second,
     const auto bytes = static_cast<double>(second.process.bytes - first.process.bytes);
     return fmt::format("reads and writes {:.1f} MB/s", bytes / seconds / kMega);
   }
+  // The bytes of a connection or a child that has ended are counted no more.
+  if (second.process.bytes + kIdleBytes < first.process.bytes) return "its connections end";
   if (second.process.major_faults > first.process.major_faults) return "reads memory from a disk";
   const auto switches = static_cast<double>(second.process.switches - first.process.switches);
   if (switches > kIdleSwitches * seconds) return "its calls go on";

@@ -32,11 +32,12 @@ std::int64_t number_in(const std::filesystem::path& path) {
   return number_behind(read_file_start(path.string(), kMostBytes), "");
 }
 
-// That of the first CPU: they mostly run alike.
+// That of the first CPU, as a part of the one that all can have at once: they mostly run alike. Not
+// every kernel tells it.
 int frequency(const std::filesystem::path& root) {
   const std::filesystem::path folder = root / "sys/devices/system/cpu/cpu0/cpufreq";
   return thousandths(static_cast<double>(number_in(folder / "scaling_cur_freq")),
-                     static_cast<double>(number_in(folder / "cpuinfo_max_freq")));
+                     static_cast<double>(number_in(folder / "base_frequency")));
 }
 
 // The path of our cgroup in a line of /proc/self/cgroup: "4:cpu,cpuacct:/a", "0::/a".
@@ -81,12 +82,9 @@ CpuTicks parse_cpu_ticks(std::string_view stat) {
   return ticks;
 }
 
-std::chrono::microseconds parse_throttled(std::string_view cpu_stat) {
-  using std::chrono::microseconds;
-  const std::int64_t usec = number_behind(cpu_stat, "throttled_usec ");
-  if (usec > 0) return microseconds(usec);
-  return std::chrono::duration_cast<microseconds>(
-      std::chrono::nanoseconds(number_behind(cpu_stat, "throttled_time ")));
+QuotaPeriods parse_quota_periods(std::string_view cpu_stat) {
+  return {.all = number_behind(cpu_stat, "nr_periods "),
+          .throttled = number_behind(cpu_stat, "nr_throttled ")};
 }
 
 rendezvous::HostSample host_between(const HostLook& first, const HostLook& second) {
@@ -96,8 +94,9 @@ rendezvous::HostSample host_between(const HostLook& first, const HostLook& secon
   const auto stolen = static_cast<double>(second.ticks.stolen - first.ticks.stolen);
   const double workers = in_seconds(second.workers - first.workers) * ticks_a_second;
   return {.stolen = thousandths(stolen, all),
-          .throttled = thousandths(in_seconds(second.throttled - first.throttled),
-                                   in_seconds(second.when - first.when)),
+          .throttled =
+              thousandths(static_cast<double>(second.periods.throttled - first.periods.throttled),
+                          static_cast<double>(second.periods.all - first.periods.all)),
           .others = thousandths(all - idle - stolen - workers, all),
           .frequency = second.frequency};
 }
@@ -106,7 +105,7 @@ HostLook look_at_host(std::chrono::milliseconds workers, Time now,
                       const std::filesystem::path& root) {
   return {.when = now,
           .ticks = parse_cpu_ticks(read_file_start((root / "proc/stat").string(), kMostBytes)),
-          .throttled = parse_throttled(cpu_stat(root)),
+          .periods = parse_quota_periods(cpu_stat(root)),
           .workers = workers,
           .frequency = frequency(root)};
 }

@@ -20,15 +20,20 @@ struct CpuTicks {
   std::int64_t stolen = 0;
 };
 CpuTicks parse_cpu_ticks(std::string_view stat);
-// The time that a cgroup was not allowed to run (cpu.stat, of version 2 and of version 1).
-std::chrono::microseconds parse_throttled(std::string_view cpu_stat);
+// The periods of a cgroup's CPU quota, and those in which it was not allowed to run for a while
+// (cpu.stat, of version 2 and of version 1). The time is no share: it is a sum over CPUs.
+struct QuotaPeriods {
+  std::int64_t all = 0;
+  std::int64_t throttled = 0;
+};
+QuotaPeriods parse_quota_periods(std::string_view cpu_stat);
 
 struct HostLook {
   Time when{};
   CpuTicks ticks{};
-  std::chrono::microseconds throttled{0};
+  QuotaPeriods periods{};
   std::chrono::milliseconds workers{0};  // CPU time of all workers
-  int frequency = 0;                     // thousandths of the most
+  int frequency = 0;                     // thousandths of that of all CPUs at once; 0: unknown
 };
 rendezvous::HostSample host_between(const HostLook& first, const HostLook& second);
 

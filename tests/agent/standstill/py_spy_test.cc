@@ -1,9 +1,15 @@
 #include "agent/standstill/py_spy.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <string>
+
+#include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
 namespace {
@@ -20,6 +26,40 @@ Thread 4711 (idle): "MainThread"
 Thread 4712 (idle): "Thread-1"
     wait (/usr/lib/python3.11/threading.py:320)
 )";
+
+// A process that calls itself by this path, as the user says. Returns when it does.
+pid_t begin_as(const std::string& name, uid_t user) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(user, user, user) == 0)
+      ::execl("/bin/sleep", name.c_str(), "1000", static_cast<char*>(nullptr));
+    ::_exit(1);
+  }
+  ::close(ends[1]);
+  char nothing = 0;
+  EXPECT_EQ(::read(ends[0], &nothing, 1), 0);  // its copy is closed by exec
+  ::close(ends[0]);
+  return child;
+}
+
+void end(pid_t child) {
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_F(FolderTest, OnlyAWorkerOfTheSameUserNamesItsPySpy) {
+  const std::string program = (folder / "py-spy").string();
+  ::close(::open(program.c_str(), O_CREAT | O_WRONLY, 0755));
+  const pid_t own = begin_as((folder / "python3").string(), ::geteuid());
+  EXPECT_EQ(find_py_spy(own), program);
+  end(own);
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root: a process of another user";
+  const pid_t nobodys = begin_as((folder / "python3").string(), 65534);
+  EXPECT_EQ(find_py_spy(nobodys), "");
+  end(nobodys);
+}
 
 TEST(PySpy, TheMainThreadIsRead) {
   const auto read = parse_py_spy(kDump, 4711);

@@ -12,7 +12,6 @@
 namespace ddprun::agent {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -27,12 +26,12 @@ TEST_F(HostLoad, SharesAreOfTheTimeBetweenTwoLooks) {
   // user, nice, system, idle, iowait, irq, softirq, steal
   write("proc/stat", "cpu  100 0 50 1000 10 0 0 5 0 0\ncpu0 1 1 1 1 1 1 1 1\n");
   write("proc/self/cgroup", "5:memory:/m\n4:cpu,cpuacct:/a/b\n0::/\n");
-  write("sys/fs/cgroup/cpu/a/b/cpu.stat", "nr_throttled 3\nthrottled_time 1000000000\n");
+  write("sys/fs/cgroup/cpu/a/b/cpu.stat", "nr_periods 50\nnr_throttled 3\nthrottled_time 1\n");
   write("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "1200000\n");
-  write("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "2400000\n");
+  write("sys/devices/system/cpu/cpu0/cpufreq/base_frequency", "2400000\n");
   const HostLook first = look_at_host(seconds(1), Time(seconds(100)), folder);
   write("proc/stat", "cpu  500 0 150 1300 110 0 0 105 0 0\n");
-  write("sys/fs/cgroup/cpu/a/b/cpu.stat", "nr_throttled 3\nthrottled_time 2000000000\n");
+  write("sys/fs/cgroup/cpu/a/b/cpu.stat", "nr_periods 150\nnr_throttled 13\nthrottled_time 2\n");
   const HostLook second = look_at_host(seconds(3), Time(seconds(110)), folder);
   // 400 of 1,000 ticks were idle, 100 stolen, and 200 the workers'.
   const auto ticks = ::sysconf(_SC_CLK_TCK);
@@ -49,10 +48,12 @@ TEST_F(HostLoad, AKernelThatTellsNothingGivesZeros) {
   EXPECT_EQ(parse_cpu_ticks("intr 1 2 3").all, 0);
 }
 
-TEST_F(HostLoad, ThrottledTimeIsThatOfEitherVersion) {
-  EXPECT_EQ(parse_throttled("usage_usec 7\nthrottled_usec 42\n"), microseconds(42));
-  EXPECT_EQ(parse_throttled("throttled_time 42000\n"), microseconds(42));
-  EXPECT_EQ(parse_throttled(""), microseconds(0));
+TEST_F(HostLoad, PeriodsAreThoseOfEitherVersion) {
+  const QuotaPeriods of_v2 = parse_quota_periods("usage_usec 7\nnr_periods 9\nnr_throttled 4\n");
+  EXPECT_EQ(of_v2.all, 9);
+  EXPECT_EQ(of_v2.throttled, 4);
+  EXPECT_EQ(parse_quota_periods("nr_periods 9\n").all, 9);
+  EXPECT_EQ(parse_quota_periods("").throttled, 0);
 }
 
 TEST_F(HostLoad, ThisHostHasCpus) { EXPECT_GT(look_at_host(milliseconds(0), Time{}).ticks.all, 0); }
