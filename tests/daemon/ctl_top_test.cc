@@ -82,9 +82,9 @@ TEST(CtlTop, RatesAreMadeOfTwoAnswers) {
   TopBefore before{.jobs = {job}, .age = std::chrono::seconds(2)};
   before.jobs[0].ranks[0].steps = 10;
   EXPECT_TRUE(has(top_text({job}, before, {}, kNow),
-                  "RANK  STEPS  A SECOND  LAST STEP  STEP P50, P99  OWN P50, P99  MEMORY\n"
+                  "RANK  STEPS  A SECOND  LAST STEP  STEP P50, P99  OWN P50, P99   MEMORY\n"
                   "0     30     10        1.2 s ago  50.1, 61.7 ms  40.0, 45.0 ms  7 MiB\n"
-                  "1     -      -         -          -              -             -\n"));
+                  "1     -      -         -          -              -              -\n"));
   before.jobs[0].round = 1;
   EXPECT_TRUE(has(top_text({job}, before, {}, kNow), "0     30     -  "));
 }

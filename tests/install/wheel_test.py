@@ -127,7 +127,7 @@ class Types(unittest.TestCase):
     def test_only_the_standard_library(self):
         """In an interpreter without site-packages, and with nothing of the environment."""
         code = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); import ddprun; print(sorted(ddprun.__all__))"
-        self.assertEqual(run(sys.executable, "-I", "-S", "-B", "-c", code), "['DefaultLogsSpecs', 'Failed', 'LaunchConfig', 'elastic_launch', 'launch']\n")
+        self.assertEqual(run(sys.executable, "-I", "-S", "-B", "-c", code), "['DefaultLogsSpecs', 'Failed', 'LaunchConfig', 'elastic_launch', 'ending', 'launch', 'should_save']\n")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class NoProgress(Attempts):
         self.assertEqual(err.count("no progress in 3 attempts: "), 1, err)
         self.assertRegex(err, "no progress in 3 attempts: the last 3 attempts failed before a step, with the same "
                               "ValueError, rank 0: the data or the program\n")
-        rows = [line.split() for line in err.splitlines() if line.endswith("exit code 1: ValueError: bad")]
+        rows = [line.split() for line in err.splitlines() if line.startswith("  ") and line.endswith("exit code 1: ValueError: bad")]
         self.assertEqual([(row[0], row[2], row[3]) for row in rows], [(number, "0", "0") for number in numbers])
 
     def test_three_attempts_without_a_step_end_the_job(self):

@@ -93,7 +93,7 @@ class OnThisHost(LoggedTest):
         text = self.done("top", job.pid)
         self.assertRegex(text, r"^held: running, round 1, 1 node, 2 workers, 0 of 0 restarts spent; ")
         self.assertRegex(text, rf"(?m)^0 {socket.gethostname()[:20]}\S* +rr$")
-        self.assertRegex(text, r"(?m)^RANK +STEPS +A SECOND +LAST STEP +MEMORY\n0 +5 +- +\d+\.\d s ago +\d+ MiB\n1 +5 ")
+        self.assertRegex(text, r"(?m)^RANK +STEPS +A SECOND +LAST STEP +STEP P50, P99 +OWN P50, P99 +MEMORY\n0 +5 +- +\d+\.\d s ago +- +- +\d+ MiB\n1 +5 ")
         self.assertNotIn("\x1b", text)
         self.assertEqual(json.loads(self.done("top", job.pid, "--json"))["jobs"][0]["job"], "held")
         leader, terminal = pty.openpty()
