@@ -32,8 +32,8 @@ std::int64_t number_in(const std::filesystem::path& path) {
   return number_behind(read_file_start(path.string(), kMostBytes), "");
 }
 
-// That of the first CPU, as a part of the one that all can have at once: they mostly run alike. Not
-// every kernel tells it.
+// That of the first CPU: they mostly run alike. It is a part of the one that all can have at once,
+// which not every kernel tells.
 int frequency(const std::filesystem::path& root) {
   const std::filesystem::path folder = root / "sys/devices/system/cpu/cpu0/cpufreq";
   return thousandths(static_cast<double>(number_in(folder / "scaling_cur_freq")),
