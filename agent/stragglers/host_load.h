@@ -20,8 +20,8 @@ struct CpuTicks {
   std::int64_t stolen = 0;
 };
 CpuTicks parse_cpu_ticks(std::string_view stat);
-// The periods of a cgroup's CPU quota, and those in which it had to pause (cpu.stat, of version 2
-// and of version 1). The time of the pauses is no share: it is a sum over CPUs.
+// The periods of a cgroup's CPU quota, and those in which it had to pause. cpu.stat has them, of
+// version 2 and of version 1. The time of the pauses is no share: it is a sum over CPUs.
 struct QuotaPeriods {
   std::int64_t all = 0;
   std::int64_t throttled = 0;
