@@ -77,7 +77,8 @@ class Idle(JobTest):
             print(f"{name}: {new_ticks - ticks} CPU ticks and {new_switches - switches} wake-ups "
                   f"in {QUIET_S} s")
             self.assertEqual(new_ticks, ticks)
-            self.assertLessEqual(new_switches - switches, 1)
+            # The agent looks for standstills every 5 s, and for slow ranks every 20 s.
+            self.assertLessEqual(new_switches - switches, 2)
         self.stop(self.job)
 
     @staticmethod
