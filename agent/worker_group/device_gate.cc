@@ -49,7 +49,7 @@ void DeviceGate::wait(const std::set<pid_t>& spared, std::function<void()> go) {
   const std::vector<DeviceHolder> holders = host_.holders(spared);
   if (!std::exchange(has_begun_, true)) {
     for (const DeviceHolder& holder : holders) known_.insert(holder.pid);
-    return begin(std::move(go));
+    return begin(go);
   }
   found_ = in_the_way(holders, known_, had_);
   go_ = std::move(go);
@@ -65,7 +65,7 @@ void DeviceGate::forget() {
   alarm_.set(Time::max());
 }
 
-void DeviceGate::begin(std::function<void()> go) {
+void DeviceGate::begin(const std::function<void()>& go) {
   next_note_ = kFirstNote;
   alarm_.set(now() + next_note_);
   go();
@@ -103,7 +103,7 @@ void DeviceGate::give_up() {
   }
   for (const DeviceHolder& holder : found_) known_.insert(holder.pid);
   callbacks_.say(why + "; the next attempt begins all the same");
-  begin(std::move(go));
+  begin(go);
 }
 
 }  // namespace ddprun::agent

@@ -70,7 +70,7 @@ class DeviceGate {
  private:
   void look();
   void give_up();
-  void begin(std::function<void()> go);
+  void begin(const std::function<void()>& go);
 
   const std::chrono::milliseconds limit_;
   const bool ends_job_;

@@ -110,6 +110,17 @@ bool is_withheld(const std::string& entry) {
   return entry.starts_with(std::string(kTokenVariable) + "=");
 }
 
+// How attempts and the job end, and with which code.
+void plan_the_end(const Options& options, agent::AgentConfig& agent) {
+  agent.notice_deadline = options.preempt_deadline;
+  agent.notice_file = options.preempt_file;
+  agent.exit_preempted = options.exit_preempted;
+  agent.detailed_exit_codes = options.detailed_exit_codes;
+  agent.exits = options.exits;
+  agent.device_timeout = options.device_timeout;
+  agent.device_timeout_ends_job = options.device_timeout_ends_job;
+}
+
 }  // namespace
 
 // Checks lengths for several nodes only: their host would start, and the others could not join.
@@ -152,19 +163,13 @@ Plan make_plan(const Options& options, const Command& command, Inheritance inher
   agent.grace = options.shutdown_timeout;
   agent.teardown_timeout = options.teardown_timeout;
   agent.on_hang = options.on_hang;
-  agent.notice_deadline = options.preempt_deadline;
-  agent.notice_file = options.preempt_file;
-  agent.exit_preempted = options.exit_preempted;
+  plan_the_end(options, agent);
   agent.check_replicas = options.check_replicas;
   agent.log_dir = options.log_dir.value_or("");
   agent.streams = stream_plans(options);
   agent.output = options.output;
   agent.virtual_devices = options.virtual_devices;
   agent.device_variables = options.device_variables;
-  agent.detailed_exit_codes = options.detailed_exit_codes;
-  agent.exits = options.exits;
-  agent.device_timeout = options.device_timeout;
-  agent.device_timeout_ends_job = options.device_timeout_ends_job;
   agent.standby = options.standby;
   agent.share_imports = options.share_imports;
   agent.python_hook = options.python_hook;
