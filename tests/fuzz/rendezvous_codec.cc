@@ -184,7 +184,9 @@ Failure failure(ScriptInput& script) {
           .exit_code = number(script),
           .message = long_text(script),
           .words = long_text(script),
-          .step = script.flag() ? std::optional<std::int64_t>(script.number()) : std::nullopt,
+          .step = script.flag()
+                      ? std::optional<std::int64_t>(static_cast<std::uint32_t>(script.number()))
+                      : std::nullopt,
           .is_step_of_run = script.flag(),
           .is_hang = script.flag(),
           .ends_job = script.flag()};
@@ -210,7 +212,7 @@ NodeSpec spec(ScriptInput& script) {
   spec.answers_looks = script.flag();
   spec.compares_replicas = script.flag();
   spec.hears_stragglers = script.flag();
-  spec.most_without_progress = number(script);
+  spec.most_without_progress = std::max(number(script), 0);
   spec.takes_step_orders = script.flag();
   return spec;
 }
