@@ -37,18 +37,13 @@ std::optional<Announcement> Inquiry::suspected(SessionId from, std::int64_t roun
   return Announcement{sessions(), Look{round_, number_}};
 }
 
-// The ranks follow each other in the order of the seats, as in make_round(). A leader that took the
-// round over knows no more of it than its nodes have said. Returns false if a seat's node is not
-// known: then nobody knows the ranks of those behind it.
+// Returns false if the ranks of the nodes are not known.
 bool Inquiry::summon(const Membership& membership) {
-  std::map<int, const Member*> by_seat;
-  membership.members().for_each([&](const Member& member) {
-    if (member.in_round()) by_seat.emplace(member.last_seat(), &member);
-  });
-  if (by_seat.empty() || by_seat.rbegin()->first + 1 != std::ssize(by_seat)) return false;
+  const std::vector<const Member*> by_seat = membership.members().by_seat();
+  if (by_seat.empty()) return false;
   world_size_ = 0;
   awaited_ = 0;
-  for (const auto& [seat, member] : by_seat) {
+  for (const Member* const member : by_seat) {
     const Ranks ranks{world_size_, member->entrant.spec.local_world_size};
     world_size_ += ranks.count;
     if (!answers(*member)) continue;

@@ -121,6 +121,18 @@ std::string Members::missing_ranks(int ranks) const {
 
 Member* Members::first_spare() { return spares_.empty() ? nullptr : spares_.begin()->second; }
 
+std::vector<const Member*> Members::by_seat() const {
+  std::map<int, const Member*> seats;
+  for_each([&seats](const Member& member) {
+    if (member.in_round()) seats.emplace(member.last_seat(), &member);
+  });
+  if (seats.empty() || seats.rbegin()->first + 1 != std::ssize(seats)) return {};
+  std::vector<const Member*> members;
+  members.reserve(seats.size());
+  for (const auto& [seat, member] : seats) members.push_back(member);
+  return members;
+}
+
 std::vector<Member*> Members::by_arrival(MemberState state) {
   std::vector<Member*> found;
   found.reserve(static_cast<std::size_t>(count(state)));

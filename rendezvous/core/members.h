@@ -95,6 +95,10 @@ class Members {
   // In the order of the first joins and not of the last ones. So a node keeps its node rank over a
   // restart if the same nodes come back.
   std::vector<Member*> by_arrival(MemberState state);
+  // Returns the members in the round in the order of their seats. The ranks follow each other so,
+  // as in make_round(). A leader that took the round over knows no more of it than its nodes have
+  // said. Empty if a seat's node is not known: then nobody knows the ranks of those behind it.
+  std::vector<const Member*> by_seat() const;
   // Calls `act(member)` for each; it must not add or erase one.
   template <typename Act>
   void for_each(Act act) {

@@ -111,8 +111,8 @@ std::optional<Announcement> Stragglers::reported(SessionId from, const StepRepor
   return said;
 }
 
-// The ranks follow each other in the order of the seats, as in Inquiry::summon(). Returns false for
-// another round than the one that runs. A node that comes back has another session.
+// Returns false for another round than the one that runs. A node that comes back has another
+// session.
 bool Stragglers::begin(SessionId from, const Membership& membership, std::int64_t round, Time now) {
   if (membership.phase() != Membership::Phase::kRunning || round != membership.round_number())
     return false;
@@ -123,13 +123,10 @@ bool Stragglers::begin(SessionId from, const Membership& membership, std::int64_
   }
   world_size_ = 0;
   nodes_.clear();
-  std::map<int, const Member*> by_seat;
-  membership.members().for_each([&](const Member& member) {
-    if (member.in_round()) by_seat.emplace(member.last_seat(), &member);
-  });
-  if (by_seat.empty() || by_seat.rbegin()->first + 1 != std::ssize(by_seat)) return false;
+  const std::vector<const Member*> by_seat = membership.members().by_seat();
+  if (by_seat.empty()) return false;
   round_ = round;
-  for (const auto& [seat, member] : by_seat) {
+  for (const Member* const member : by_seat) {
     const NodeSpec& spec = member->entrant.spec;
     nodes_[member->session()] = {world_size_, spec.local_world_size, spec.hostname,
                                  spec.hears_stragglers};
