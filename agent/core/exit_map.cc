@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "agent/core/lifecycle.h"
 #include "base/numbers.h"
+#include "base/signal_name.h"
 #include "rendezvous/core/progress.h"
 
 namespace ddprun::agent {

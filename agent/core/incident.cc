@@ -9,6 +9,7 @@
 #include "agent/core/lifecycle.h"
 #include "base/duration.h"
 #include "base/shown_text.h"
+#include "base/signal_name.h"
 
 namespace ddprun::agent {
 namespace {

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "agent/core/exit_code.h"
 #include "base/assert.h"
 #include "base/limit_hint.h"
+#include "base/signal_name.h"
 #include "rendezvous/core/keep_alive.h"
 
 namespace ddprun::agent {
@@ -21,11 +21,6 @@ void append(Actions& actions, Actions more) {
 }
 
 }  // namespace
-
-std::string signal_name(int signo) {
-  const char* name = ::sigabbrev_np(signo);
-  return name == nullptr ? fmt::format("signal {}", signo) : fmt::format("SIG{}", name);
-}
 
 std::string_view name_of(Phase phase) {
   switch (phase) {

@@ -243,7 +243,4 @@ class Lifecycle {
 // resize the files of the round before must stay.
 inline int attempt_of(const rendezvous::Round& round) { return static_cast<int>(round.number) - 1; }
 
-// "SIGKILL" for 9; "signal 35" for one without a name.
-std::string signal_name(int signo);
-
 }  // namespace ddprun::agent

@@ -36,6 +36,7 @@
 #include "base/limit_hint.h"
 #include "base/log.h"
 #include "base/process_end.h"
+#include "base/signal_name.h"
 
 namespace ddprun::agent {
 namespace {

@@ -18,6 +18,7 @@
 #include "base/file_handle.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
+#include "base/signal_name.h"
 
 namespace ddprun::agent {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "agent/report/incidents.h"
 #include "agent/report/report.h"
+#include "base/signal_name.h"
 
 namespace ddprun::agent {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "agent/core/lifecycle.h"
 #include "base/duration.h"
+#include "base/signal_name.h"
 
 namespace ddprun::agent {
 

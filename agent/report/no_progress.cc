@@ -8,6 +8,7 @@
 #include "agent/core/lifecycle.h"
 #include "agent/report/repeated_deaths.h"
 #include "base/shown_text.h"
+#include "base/signal_name.h"
 
 namespace ddprun::agent {
 namespace {

@@ -16,6 +16,7 @@
 #include "base/limit_hint.h"
 #include "base/number_ranges.h"
 #include "base/shown_text.h"
+#include "base/signal_name.h"
 
 namespace ddprun::agent {
 namespace {

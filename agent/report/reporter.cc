@@ -17,6 +17,7 @@
 #include "base/net/address.h"
 #include "base/number_ranges.h"
 #include "base/shown_text.h"
+#include "base/signal_name.h"
 #include "proto/token_file.h"
 
 namespace ddprun::agent {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 
 #include "base/assert.h"
+#include "base/signal_name.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -52,9 +52,7 @@ std::string how(const Common& common, const Failure& first) {
   if (!common.exit_code) return "each in its own way";
   if (first.rank < 0) return "without a worker's failure";
   if (first.exit_code >= 0) return fmt::format("with exit code {}", first.exit_code);
-  const char* const name = ::sigabbrev_np(-first.exit_code);
-  return name == nullptr ? fmt::format("by signal {}", -first.exit_code)
-                         : fmt::format("by SIG{}", name);
+  return fmt::format("by {}", signal_name(-first.exit_code));
 }
 
 std::string who(const Common& common, const Failure& first, int nodes) {

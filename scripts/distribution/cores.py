@@ -20,7 +20,7 @@ HEADERS = ("boost", "fmt")  # headers are the same for each machine
 FOR_ARM64 = ("-fsigned-char", "-UBOOST_ASIO_SEPARATE_COMPILATION")
 SOURCES = ("base/assert.cc", "base/fmt.cc", "base/limit_hint.cc", "base/number_ranges.cc",
            "store/wire.cc", "store/waits.cc", "store/table.cc", "store/memory_bound.cc",
-           "rendezvous/core/*.cc", "agent/core/lifecycle.cc", "agent/core/exit_code.cc",
+           "rendezvous/core/*.cc", "agent/core/lifecycle.cc", "agent/core/exit_*.cc",
            "worker/collective/core/collective.cc", "worker/collective/core/parts.cc",
            "worker/collective/core/record_file.cc", "worker/collective/kernels/*.cc",
            "tests/store/wire_test.cc", "tests/store/waits_test.cc", "tests/store/table_test.cc",

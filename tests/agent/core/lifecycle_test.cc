@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/core/exit_code.h"
+#include "base/signal_name.h"
 #include "rendezvous/core/keep_alive.h"
 
 namespace ddprun::agent {
@@ -446,11 +447,6 @@ TEST_F(LifecycleTest, FailuresSayHowTheWorkerEnded) {
   EXPECT_EQ(message_of(exit(1, -9)), "rank 3 (local rank 1, pid 100) on h was killed by SIGKILL");
   EXPECT_EQ(message_of({.local_rank = 0, .pid = 100, .exit_code = 127, .exec_errno = EACCES}),
             "rank 2 (local rank 0, pid 100) on h could not be started: Permission denied");
-}
-
-TEST(SignalName, KnowsNamesAndNumbers) {
-  EXPECT_EQ(signal_name(SIGSEGV), "SIGSEGV");
-  EXPECT_EQ(signal_name(SIGRTMIN + 1), "signal 35");
 }
 
 // ---- an operator takes the node out ----
