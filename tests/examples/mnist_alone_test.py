@@ -13,7 +13,7 @@ class MnistAlone(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        digits.write_subset(cls.folder.name, train=320, held_out=50)
+        digits.write_subset(cls.folder.name, train=96, held_out=50)
 
     @classmethod
     def tearDownClass(cls):
@@ -31,9 +31,9 @@ class MnistAlone(unittest.TestCase):
         return done.stdout
 
     def test_ends_with_its_accuracy_on_the_last_line(self):
-        output = self.trained("--epochs=2")
-        self.assertTrue(output.startswith("mnist: world of 1 (alone), 320 digits to train on, 50 held out, new weights\n"))
-        self.assertIn("\nepoch 2/2 step 10/10 loss=", output)
+        output = self.trained("--epochs=2", "--batch-size=8")
+        self.assertTrue(output.startswith("mnist: world of 1 (alone), 96 digits to train on, 50 held out, new weights\n"))
+        self.assertIn("\nepoch 2/2 step 10/12 loss=", output)
         self.assertRegex(output.splitlines()[-1], r"^accuracy=[01]\.\d{4}$")
         self.assertNotIn("\r", output)
 
@@ -101,8 +101,8 @@ class MnistAlone(unittest.TestCase):
         self.assertGreater(self.checkpoint.stat().st_size, 1_000_000)
 
     def test_progress_rewrites_its_line_or_leaves_steps_out_when_told(self):
-        self.assertIn("\r\x1b[Kepoch 1/1 step 10/10", self.trained("--epochs=1", "--progress=always"))
-        self.assertNotIn("step", self.trained("--epochs=1", "--progress=never"))
+        self.assertIn("\r\x1b[Kepoch 1/1 step 10/12", self.trained("--epochs=1", "--batch-size=8", "--progress=always"))
+        self.assertNotIn("step", self.trained("--epochs=1", "--batch-size=8", "--progress=never"))
 
     def test_refuses_bad_input_in_one_line(self):
         folder = self.folder.name

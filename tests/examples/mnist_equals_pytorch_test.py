@@ -38,7 +38,7 @@ class MnistEqualsPyTorch(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         # Odd: the last batch is short, a share is padded.
-        digits.write_subset(folder.name, train=650, held_out=77)
+        digits.write_subset(folder.name, train=330, held_out=77)
         self.flags = ["--data", folder.name, "--epochs=2"]
 
     def assert_same_end(self, ours, theirs):

@@ -24,7 +24,7 @@ class MnistHosts(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        digits.write_subset(folder.name, train=650, held_out=77)
+        digits.write_subset(folder.name, train=330, held_out=77)
         self.flags = ["--data", folder.name, "--epochs=2"]
 
     def on_one_host(self, workers):

@@ -44,7 +44,7 @@ class MnistRestart(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        digits.write_subset(folder.name, train=1200, held_out=100)
+        digits.write_subset(folder.name, train=720, held_out=100)
 
     def run_job(self, name, kill_rank=None, program=support.MNIST):
         """The job's stdout; it must succeed. `kill_rank` gets SIGKILL at the first line of epoch
