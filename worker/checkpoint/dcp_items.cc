@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "worker/checkpoint/fields.h"
@@ -66,9 +68,13 @@ ItemName state_name(const std::string& parameter, const std::string& of) {
 // Collects items. The first error counts.
 class Items {
  public:
-  // Elements of a row that lies in memory at `tensor`'s begin.
+  // Elements of a row that lies in memory at `tensor`'s begin. If the whole has none, each rank says
+  // its shape.
   void add_part(const ItemName& name, const TensorValue& tensor, const DenseRange& range,
                 std::int64_t place) {
+    if (elements_of(range.sizes) == 0)
+      return add_tensor(name, TensorValue{tensor.storage, 0, range.sizes, range.strides},
+                        range.sizes, std::nullopt);
     const std::size_t element = bytes_of(tensor.storage->type);
     for (const BoxInRow& each : boxes_of(range)) {
       const auto first = static_cast<std::size_t>(tensor.offset + place + each.start);
@@ -212,27 +218,27 @@ Result<std::vector<RowOwner>> owners_of(const Result<std::vector<Row>>& rows, Co
   return owners;
 }
 
-void add_weights(const Row& row, bool is_sharded, Items& items) {
+void add_weights(const Row& row, Items& items) {
   const auto value = tensor_value(in_memory_order(row.tensor));
   if (!value) return items.fail(value.error());
-  for (const ParameterPart& part : row.parts) {
-    const auto name = weight_name(part.name);
-    if (!is_sharded && row.tensor.numel() == 0) {
-      items.add_whole(name, *tensor_value(row.tensor)->as<TensorValue>());
-    } else {
-      items.add_part(name, *value->as<TensorValue>(), part.range, part.place);
-    }
-  }
+  for (const ParameterPart& part : row.parts)
+    items.add_part(weight_name(part.name), *value->as<TensorValue>(), part.range, part.place);
+}
+
+// One rank says a shard's count of steps: the one with the parameter's first element.
+bool says_steps(const ParameterPart& part, const CheckpointRun& run) {
+  if (run.sharded == nullptr) return true;
+  if (elements_of(part.range.sizes) == 0) return run.ranks.rank() == 0;
+  return part.range.begin == 0 && part.range.end > 0;
 }
 
 // `tensor`: the row's state named `of`.
-void add_part_state(const ParameterPart& part, bool is_sharded, const std::string& of,
+void add_part_state(const ParameterPart& part, const CheckpointRun& run, const std::string& of,
                     const TensorValue& tensor, Items& items) {
   const auto name = state_name(part.name, of);
   if (of == "step") {
-    // One rank says it: the one with the first element.
-    if (part.range.begin == 0 && (part.range.end > 0 || !is_sharded)) items.add_whole(name, tensor);
-  } else if (is_sharded) {
+    if (says_steps(part, run)) items.add_whole(name, tensor);
+  } else if (run.sharded != nullptr) {
     items.add_part(name, tensor, part.range, part.place);
   } else if (is_dense(tensor.sizes, tensor.strides)) {
     items.add_whole(name, tensor);
@@ -242,11 +248,11 @@ void add_part_state(const ParameterPart& part, bool is_sharded, const std::strin
 }
 
 // `state`: of the row, as Python's optimizers have it.
-void add_state(const Row& row, bool is_sharded, const Value& state, Items& items) {
+void add_state(const Row& row, const CheckpointRun& run, const Value& state, Items& items) {
   for (const auto& [key, value] : state.as<Value::Dict>()->entries) {
     for (const ParameterPart& part : row.parts) {
       if (part.again) continue;
-      add_part_state(part, is_sharded, std::get<std::string>(key), *value.as<TensorValue>(), items);
+      add_part_state(part, run, std::get<std::string>(key), *value.as<TensorValue>(), items);
     }
   }
 }
@@ -290,7 +296,7 @@ void add_optimizer(const CheckpointRun& run, const std::vector<Row>& rows,
       const Value* state = states.find(index++);
       const std::size_t row = places.at(tensor.unsafeGetTensorImpl());
       const bool is_mine = run.sharded != nullptr || owners[row].rank == run.ranks.rank();
-      if (state != nullptr && is_mine) add_state(rows[row], run.sharded != nullptr, *state, items);
+      if (state != nullptr && is_mine) add_state(rows[row], run, *state, items);
     }
   }
   if (run.ranks.rank() == 0) add_groups(*optimizer, rows, owners, items);
@@ -315,23 +321,26 @@ Result<std::vector<DcpItem>> make_items(const CheckpointRun& run, const Checkpoi
                                         const std::vector<RowOwner>& owners) {
   Items items;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (run.sharded != nullptr || owners[i].rank == run.ranks.rank())
-      add_weights(rows[i], run.sharded != nullptr, items);
+    if (run.sharded != nullptr || owners[i].rank == run.ranks.rank()) add_weights(rows[i], items);
   }
   add_optimizer(run, rows, owners, items);
   add_run(run, info, items);
   return items.take();
 }
 
-// LibTorch throws what it does not expect. The first sentence says what is wrong.
-Result<std::vector<DcpItem>> try_make_items(const CheckpointRun& run, const CheckpointInfo& info,
-                                            const std::vector<Row>& rows,
-                                            const std::vector<RowOwner>& owners) {
-  try {
-    return make_items(run, info, rows, owners);
-  } catch (const c10::Error& error) {
-    const std::string_view what = error.what_without_backtrace();
+// LibTorch throws what it does not expect, and other ranks wait for what this one says. The first
+// sentence says what is wrong.
+template <typename Make>
+auto without_throw(const Make& make) -> decltype(make()) {
+  const auto fail = [](std::string_view what) {
     return Error(ErrorCode::kInvalidArgument, std::string(what.substr(0, what.find('\n'))));
+  };
+  try {
+    return make();
+  } catch (const c10::Error& error) {
+    return fail(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return fail(error.what());
   }
 }
 
@@ -343,10 +352,10 @@ std::vector<DcpItem> dcp_items(const std::filesystem::path& folder, const Checkp
     throw_checkpoint_error(
         {error.code(), fmt::format("save checkpoint {}: {}", folder.string(), error.message())});
   };
-  const auto rows = rows_of(run);
+  const auto rows = without_throw([&] { return rows_of(run); });
   const auto owners = owners_of(rows, run.ranks);
   if (!owners) fail(owners.error());
-  auto items = try_make_items(run, info, *rows, *owners);
+  auto items = without_throw([&] { return make_items(run, info, *rows, *owners); });
   const auto agreed =
       gather_results(items ? Result<std::string>(std::string()) : items.error(), run.ranks);
   if (!agreed) fail(agreed.error());

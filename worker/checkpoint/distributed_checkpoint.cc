@@ -11,9 +11,11 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <exception>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -337,11 +339,15 @@ Result<LoadedHere> load_here(const std::filesystem::path& path, const Checkpoint
 
 // LibTorch throws what it does not expect. The first sentence says what is wrong.
 Result<LoadedHere> try_load_here(const std::filesystem::path& path, const CheckpointRun& run) {
+  const auto fail = [](std::string_view what) {
+    return Error(ErrorCode::kProtocol, std::string(what.substr(0, what.find('\n'))));
+  };
   try {
     return load_here(path, run);
   } catch (const c10::Error& error) {
-    const std::string_view what = error.what_without_backtrace();
-    return Error(ErrorCode::kProtocol, std::string(what.substr(0, what.find('\n'))));
+    return fail(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return fail(error.what());  // the other ranks wait for it
   }
 }
 

@@ -14,18 +14,9 @@ namespace {
 std::vector<Row> sharded_rows(ShardedParallel& sharded) {
   std::vector<Row> rows;
   for (const at::Tensor& shard : sharded.shards()) rows.push_back({shard, {}, std::nullopt});
-  const ShardedParameter* before = nullptr;
-  const auto parameters = sharded.parameters();
-  for (const ShardedParameter& each : parameters) {
-    auto& parts = rows[each.shard].parts;
-    // The names of one parameter follow each other.
-    const bool again = before != nullptr && before->shard == each.shard && each.begin < each.end &&
-                       before->begin == each.begin && before->place == each.place &&
-                       before->end == each.end;
-    parts.push_back(
-        {each.name, {each.sizes, each.strides, each.begin, each.end}, each.place, again});
-    before = &each;
-  }
+  for (const ShardedParameter& each : sharded.parameters())
+    rows[each.shard].parts.push_back(
+        {each.name, {each.sizes, each.strides, each.begin, each.end}, each.place, each.again});
   return rows;
 }
 

@@ -7,6 +7,8 @@
 //   checkpoint_program save-for-ever FILE              a line after each
 //   checkpoint_program async-for-ever KIND PATH        the same of AsyncCheckpoint
 //   checkpoint_program distributed KIND FROM TO STEPS  by all ranks of a job; FROM, TO may be "-"
+//   checkpoint_program failed-saves FOLDER             by all ranks; a line of each that catches one
+//   checkpoint_program tied FOLDER                     by all ranks: saved, loaded and compared
 //   checkpoint_program whole FOLDER                    loads what async-for-ever has saved
 //
 // A KIND is plain, zero or sharded: who has the optimizer's state. For ever, it may be file.
@@ -324,6 +326,84 @@ int async_for_ever(const std::string& kind, const std::string& path) {
   }
 }
 
+// A weight with two names, which only the first ranks have a part of, and one without elements.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    const auto weight = torch::rand({3, 7});
+    into = register_parameter("a", weight);
+    register_parameter("b", into);
+    large = register_parameter("large", torch::rand({7, 64}));
+    register_parameter("nothing", torch::zeros({0, 5}));
+  }
+  torch::Tensor forward(const torch::Tensor& batch) {
+    return batch.matmul(into.t()).matmul(into).matmul(large);
+  }
+  torch::Tensor into, large;
+};
+TORCH_MODULE(Tied);
+
+// A sharded net that has trained, or that is only filled.
+struct TiedRun {
+  explicit TiedRun(Collective& ranks) : sharded(net.ptr(), ranks, {""}) {}
+
+  void train(std::int64_t step) {
+    optimizer.zero_grad();
+    const auto batch = torch::arange(35, torch::kFloat).view({5, 7}).mul(0.1).add(step).sin();
+    sharded.forward(net, batch).pow(2).sum().backward();
+    sharded.step(optimizer);
+  }
+
+  Tied net;
+  ShardedParallel sharded;
+  Adam optimizer{sharded.shards(), Adam::Options(0.01)};
+};
+
+int tied(const std::string& folder) {
+  const auto process = bootstrap();
+  Collective& ranks = *process.collective;
+  torch::manual_seed(3);
+  TiedRun saved(ranks);
+  saved.train(0);
+  save_distributed_checkpoint(folder, {*saved.net, saved.optimizer, ranks, nullptr, &saved.sharded},
+                              {});
+  TiedRun loaded(ranks);
+  load_distributed_checkpoint(folder,
+                              {*loaded.net, loaded.optimizer, ranks, nullptr, &loaded.sharded});
+  saved.train(1);
+  loaded.train(1);
+  const auto expected = saved.sharded.full_state_dict();
+  for (const auto& item : loaded.sharded.full_state_dict())
+    if (!item.value().equal(expected[item.key()]))
+      throw std::runtime_error(item.key() + " has other bits");
+  return 0;
+}
+
+// All ranks catch what a rank's save has met, and train and save on.
+int failed_saves(const std::filesystem::path& folder) {
+  DistributedRun run("plain", 5);
+  AsyncCheckpoint checkpoint(run.ranks());
+  const auto save = [&](const std::string& kind, const std::filesystem::path& path) {
+    try {
+      if (kind == "file") {
+        checkpoint.save(path, run.state(), {.epoch = 7});
+      } else {
+        checkpoint.save_distributed(path, run.state(), {.epoch = 7});
+      }
+    } catch (const CheckpointError& error) {
+      fmt::print("rank {}, {}: {}\n", run.ranks().rank(), kind, error.what());
+    }
+    run.step(0);
+    run.ranks().barrier();
+  };
+  for (const std::string kind : {"file", "distributed"}) {
+    save(kind, folder / "missing" / kind);
+    save(kind, folder / "not begun");  // throws the error of the one before
+    save(kind, folder / kind);
+  }
+  checkpoint.wait();
+  return 0;
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.size() == 5 && words[0] == "train") {
     return train(words[1], words[2], words[3], std::stoi(words[4]));
@@ -344,14 +424,16 @@ int run(const std::vector<std::string>& words) {
   }
   if (words.size() == 2 && words[0] == "save-for-ever") return save_for_ever(words[1]);
   if (words.size() == 3 && words[0] == "async-for-ever") return async_for_ever(words[1], words[2]);
+  if (words.size() == 2 && words[0] == "failed-saves") return failed_saves(words[1]);
+  if (words.size() == 2 && words[0] == "tied") return tied(words[1]);
   if (words.size() == 2 && words[0] == "whole")
     return distributed("plain", words[1], "-", 0, kWide);
   if (words.size() == 5 && words[0] == "distributed") {
     return distributed(words[1], words[2], words[3], std::stoll(words[4]));
   }
   throw std::runtime_error(
-      "expected train, weights, show, copy, save-for-ever, async-for-ever, whole or distributed, "
-      "and their arguments");
+      "expected train, weights, show, copy, save-for-ever, async-for-ever, failed-saves, tied, whole "
+      "or distributed, and their arguments");
 }
 
 }  // namespace

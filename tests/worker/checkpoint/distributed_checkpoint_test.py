@@ -106,9 +106,12 @@ class Distributed(unittest.TestCase):
 
     def ours(self, kind, source, target, steps=0, ranks=1, code=0):
         """Returns the stdout of the program, or its stderr where it fails."""
+        return self.program("distributed", kind, source, target, str(steps), ranks=ranks, code=code)
+
+    def program(self, *words, ranks=1, code=0):
         launch = [DDPRUN, "--standalone", f"--nproc-per-node={ranks}", "--quiet", "--no-python"] if ranks > 1 else []
-        done = subprocess.run([*launch, PROGRAM, "distributed", kind, source, target, str(steps)], capture_output=True, text=True,
-                              timeout=DEADLINE_S, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        done = subprocess.run([*launch, PROGRAM, *words], capture_output=True, text=True, timeout=DEADLINE_S,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stderr if code else done.stdout
 
@@ -227,6 +230,26 @@ class Distributed(unittest.TestCase):
         text = self.ours("plain", "-", str(theirs), code=1)
         self.assertRegex(text, rf"save checkpoint {re.escape(str(theirs))}: it has 'thesis.tex', which is no part of a checkpoint")
         self.assertEqual((theirs / "thesis.tex").read_text(), "years")
+
+    def test_all_ranks_catch_a_failed_save_and_go_on(self):
+        lines = sorted(self.program("failed-saves", str(self.folder), ranks=3).splitlines())
+        for rank in range(3):
+            for kind in "distributed", "file":
+                line = lines.pop(0)
+                self.assertIn(f"rank {rank}, {kind}: ", line)
+                self.assertIn(f"save checkpoint {self.folder}/missing/{kind}: No such file or directory", line)
+        self.assertEqual(lines, [])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["distributed", "file"])
+        self.assertIn("model.0.weight", dcp.FileSystemReader(self.path("distributed")).read_metadata().state_dict_metadata)
+        self.assertEqual(torch.load(self.path("file"))["epoch"], 7)
+
+    def test_tied_and_empty_parameters_are_sharded(self):
+        folder = self.path("tied")
+        self.program("tied", folder, ranks=4)
+        items = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        self.assertLessEqual({"model.a", "model.b", "model.large", "model.nothing", "optim.state.a.exp_avg", "optim.state.nothing.exp_avg"}, set(items))
+        self.assertEqual(items["model.nothing"].size, torch.Size([0, 5]))
+        self.assertNotIn("optim.state.b.exp_avg", items)
 
 
 if __name__ == "__main__":

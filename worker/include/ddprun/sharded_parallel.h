@@ -54,6 +54,7 @@ struct ShardedParameter {
   std::int64_t place = 0;             // of the first one in the shard
   std::int64_t begin = 0;             // the first one in the parameter
   std::int64_t end = 0;               // the one behind the last; as `begin`, if it has none
+  bool again = false;                 // the parameter stands before, by another of its names
 };
 
 // The training of a sharded model by all ranks. See the head of this file.

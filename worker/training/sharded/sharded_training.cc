@@ -266,6 +266,7 @@ std::vector<ShardedParameter> ShardedTraining::parameters() const {
       for (const auto& item : names) {
         if (!item.value().is_same(own[i].tensor) || item.key() == own[i].name) continue;
         parameter.name = item.key();
+        parameter.again = true;
         parameters.push_back(parameter);
       }
     }
