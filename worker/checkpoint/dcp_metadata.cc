@@ -21,10 +21,10 @@ using Id = ObjectPickle::Id;
 using Place = std::pair<std::string, std::optional<std::vector<std::int64_t>>>;
 
 bool is_class_of_dcp(std::string_view global) {
-  constexpr std::array kClasses{dcp::kMetadata, dcp::kTensor,   dcp::kValue,      dcp::kProperties,
-                                dcp::kChunk,    dcp::kIndex,    dcp::kSaveMeta,   dcp::kFormat,
-                                dcp::kStorage,  dcp::kSize,     dcp::kLayout,     dcp::kPath,
-                                dcp::kPath13,   dcp::kPurePath, dcp::kPurePath13, dcp::kOrdered};
+  constexpr std::array kClasses{
+      dcp::kMetadata, dcp::kTensor,   dcp::kValue,      dcp::kProperties, dcp::kChunk,  dcp::kIndex,
+      dcp::kSaveMeta, dcp::kFormat,   dcp::kStorage,    dcp::kSize,       dcp::kLayout, dcp::kPath,
+      dcp::kPath13,   dcp::kPurePath, dcp::kPurePath13, dcp::kOrdered,    dcp::kGetattr};
   return std::ranges::find(kClasses, global) != kClasses.end() || dcp::is_dtype(global);
 }
 
@@ -205,13 +205,15 @@ class MetadataReader {
 }  // namespace
 
 bool dcp::is_dtype(std::string_view global) {
-  constexpr std::array<std::string_view, 20> kNames{
-      "float32",    "float64",       "float16",     "bfloat16",        "int64",
-      "int32",      "int16",         "int8",        "uint8",           "uint16",
-      "uint32",     "uint64",        "bool",        "complex32",       "complex64",
-      "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"};
-  return global.starts_with(kDtypeModule) &&
-         std::ranges::find(kNames, global.substr(kDtypeModule.size())) != kNames.end();
+  constexpr std::array<std::string_view, 8> kKinds{"float", "bfloat",  "int",  "uint",
+                                                   "bool",  "complex", "qint", "quint"};
+  if (!global.starts_with(kDtypeModule)) return false;
+  const std::string_view name = global.substr(kDtypeModule.size());
+  const auto is_of_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  return std::ranges::all_of(name, is_of_name) &&
+         std::ranges::any_of(kKinds, [&](auto kind) { return name.starts_with(kind); });
 }
 
 bool dcp::is_file_name(std::string_view name) {

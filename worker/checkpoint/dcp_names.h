@@ -26,6 +26,8 @@ inline constexpr std::string_view kFormat =
 inline constexpr std::string_view kStorage = "torch.distributed.checkpoint.filesystem _StorageInfo";
 inline constexpr std::string_view kSize = "torch Size";
 inline constexpr std::string_view kLayout = "torch.serialization _get_layout";
+// A member of an enum, as Python 3.11.0 to 3.11.3 names it. Nothing is looked up.
+inline constexpr std::string_view kGetattr = "builtins getattr";
 inline constexpr std::string_view kOrdered = "collections OrderedDict";
 // The folder's own path, which nobody needs. Python 3.13 has moved its class.
 inline constexpr std::string_view kPath = "pathlib PosixPath";
@@ -37,7 +39,8 @@ inline constexpr std::string_view kDtypeModule = "torch ";
 // The most elements of a tensor. Sums of offsets and sizes are far from overflowing then.
 inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 48;
 
-// Whether it is one of torch's dtypes.
+// Whether it has the name of a dtype of torch's, maybe a newer one. A tensor of an unknown dtype is
+// refused when it is read, and hinders no other.
 bool is_dtype(std::string_view global);
 // Whether it names a file in a folder, and nothing outside.
 bool is_file_name(std::string_view name);

@@ -66,6 +66,17 @@ TEST(DcpMetadata, IsReadFromPython) {
             (DcpPath{"optim"s, "param_groups"s, std::int64_t{0}, "lr"s}));
 }
 
+// Its enums are calls of getattr, and one dtype is of the future.
+TEST(DcpMetadata, IsReadFromAnOlderPython) {
+  std::ifstream file(DDPRUN_OLDER_METADATA, std::ios::binary);
+  const std::string pickle{std::istreambuf_iterator<char>(file), {}};
+  ASSERT_NE(pickle.find("getattr"), std::string::npos);
+  const auto read = read_dcp_metadata(bytes_of(pickle));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->tensors.at("model.0.weight").dtype, "float32");
+  EXPECT_EQ(read->tensors.at("model.1.bias").dtype, "float4_e2m1fn_x2");
+}
+
 TEST(DcpMetadata, RefusesWhatIsNotInTheFolder) {
   const auto refusal = [](const auto& change) {
     DcpMetadata metadata = example_metadata();
