@@ -68,8 +68,8 @@ ItemName state_name(const std::string& parameter, const std::string& of) {
 // Collects items. The first error counts.
 class Items {
  public:
-  // Elements of a row that lies in memory at `tensor`'s begin. If the whole has none, each rank says
-  // its shape.
+  // Elements of a row that lies in memory at `tensor`'s begin. If the whole has none, each rank
+  // says its shape.
   void add_part(const ItemName& name, const TensorValue& tensor, const DenseRange& range,
                 std::int64_t place) {
     if (elements_of(range.sizes) == 0)

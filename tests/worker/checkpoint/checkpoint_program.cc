@@ -7,7 +7,7 @@
 //   checkpoint_program save-for-ever FILE              a line after each
 //   checkpoint_program async-for-ever KIND PATH        the same of AsyncCheckpoint
 //   checkpoint_program distributed KIND FROM TO STEPS  by all ranks of a job; FROM, TO may be "-"
-//   checkpoint_program failed-saves FOLDER             by all ranks; a line of each that catches one
+//   checkpoint_program failed-saves FOLDER             by all ranks: a line for each error
 //   checkpoint_program tied FOLDER                     by all ranks: saved, loaded and compared
 //   checkpoint_program whole FOLDER                    loads what async-for-ever has saved
 //
@@ -432,8 +432,8 @@ int run(const std::vector<std::string>& words) {
     return distributed(words[1], words[2], words[3], std::stoll(words[4]));
   }
   throw std::runtime_error(
-      "expected train, weights, show, copy, save-for-ever, async-for-ever, failed-saves, tied, whole "
-      "or distributed, and their arguments");
+      "expected train, weights, show, copy, save-for-ever, async-for-ever, failed-saves, tied, "
+      "whole or distributed, and their arguments");
 }
 
 }  // namespace

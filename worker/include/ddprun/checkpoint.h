@@ -154,9 +154,9 @@ LoadedCheckpoint load_distributed_checkpoint(const std::filesystem::path& folder
 //   …
 //   checkpoint.wait();  // before the program ends
 //
-// wait(), or the next save, throws the error of a save. The next save throws it on all ranks, with no
-// save begun; so they stay in step if the program catches it. wait() throws that of save() on rank 0
-// alone. All ranks must call the same functions, from one thread.
+// wait(), or the next save, throws the error of a save. The next save throws it on all ranks, and
+// begins nothing. So ranks stay in step if the program catches it. wait() throws that of save() on
+// rank 0 alone. All ranks must call the same functions, from one thread.
 class AsyncCheckpoint {
  public:
   // Asks no other rank. `ranks` must outlive it.
