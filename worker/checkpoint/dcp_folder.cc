@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
@@ -23,6 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMetadataName = ".metadata";
 constexpr std::string_view kShardEnding = ".distcp";
+// A job may have more ranks than a process may open files.
+constexpr std::size_t kOpenShardsMax = 64;
 
 Error in_folder(std::string_view step, const fs::path& folder, std::string_view why) {
   return {ErrorCode::kSystem, fmt::format("{} checkpoint {}: {}", step, folder.string(), why)};
@@ -223,9 +226,12 @@ Result<void> write_metadata(const fs::path& temporary, const std::vector<std::st
     if (!rows) return in_folder("save", temporary, rows.error().message());
     for (const Value& row : *rows->items()) add_row(*row.items(), static_cast<int>(rank), metadata);
   }
+  const std::string bytes = write_dcp_metadata(metadata);
+  if (const auto read = read_dcp_metadata(std::as_bytes(std::span(bytes))); !read)
+    return in_folder("save", temporary,
+                     fmt::format("nobody could load it: {}", read.error().message()));
   auto file = AtomicFile::create(temporary / kMetadataName);
   if (!file) return in_folder("save", temporary, file.error().message());
-  const std::string bytes = write_dcp_metadata(metadata);
   auto written = file->write(std::as_bytes(std::span(bytes)));
   if (written) written = file->commit();
   if (!written) return in_folder("save", temporary, written.error().message());
@@ -324,9 +330,10 @@ Result<DcpFolder> DcpFolder::open(const fs::path& folder) {
   };
   const auto file = open_file(path);
   if (!file) return fail(file.error());
-  if ((*file)->size() > kMaxPickleBytes)
-    return fail({ErrorCode::kLimit, fmt::format("it has {} bytes, at most {} are read",
-                                                (*file)->size(), kMaxPickleBytes)});
+  const std::size_t bytes_max = ObjectPickleBounds().bytes;
+  if ((*file)->size() > bytes_max)
+    return fail({ErrorCode::kLimit,
+                 fmt::format("it has {} bytes, at most {} are read", (*file)->size(), bytes_max)});
   std::vector<std::byte> bytes((*file)->size());
   if (auto read = (*file)->read(0, bytes); !read) return fail(read.error());
   auto metadata = read_dcp_metadata(bytes);
@@ -335,20 +342,30 @@ Result<DcpFolder> DcpFolder::open(const fs::path& folder) {
   return opened;
 }
 
+Result<std::shared_ptr<const ByteSource>> DcpFolder::shard(const std::string& name) const {
+  const auto known = std::ranges::find(shards_, name, &OpenShard::first);
+  if (known != shards_.end()) {
+    std::rotate(known, known + 1, shards_.end());
+    return shards_.back().second;
+  }
+  auto opened = open_file(path_of(name));
+  if (!opened) return opened.error();
+  if (shards_.size() == kOpenShardsMax) shards_.erase(shards_.begin());
+  shards_.emplace_back(name, *opened);
+  return opened;
+}
+
 Result<Value> DcpFolder::read(const DcpBytes& bytes) const {
   const auto fail = [&](const Error& error) {
     return Error(error.code(), fmt::format("load checkpoint {}: {}", path_of(bytes.file).string(),
                                            error.message()));
   };
-  auto& file = files_[bytes.file];
-  if (file == nullptr) {
-    auto opened = open_file(path_of(bytes.file));
-    if (!opened) return fail(opened.error());
-    file = std::move(*opened);
-  }
-  if (bytes.offset > file->size() || bytes.length > file->size() - bytes.offset)
+  const auto file = shard(bytes.file);
+  if (!file) return fail(file.error());
+  const std::uint64_t size = (*file)->size();
+  if (bytes.offset > size || bytes.length > size - bytes.offset)
     return fail(refused("it is cut short, or of another checkpoint"));
-  auto read = read_checkpoint(std::make_shared<FilePart>(file, bytes));
+  auto read = read_checkpoint(std::make_shared<FilePart>(*file, bytes));
   if (!read) return fail(read.error());
   if (!metadata_.save_id.empty() && !read->save_id.empty() && read->save_id != metadata_.save_id)
     return fail(refused("it is of another save than the folder's .metadata"));

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,17 +48,23 @@ class DcpFolder {
   static Result<DcpFolder> open(const std::filesystem::path& folder);
 
   const DcpMetadata& metadata() const { return metadata_; }
-  // The value, or the tensor, that lies there. Tensors' bytes stay in the file.
+  // The value, or the tensor, that lies there. Tensors' bytes stay in the file, which is open until
+  // they are gone.
   Result<Value> read(const DcpBytes& bytes) const;
   // The path of a file in it.
   std::filesystem::path path_of(const std::string& file) const { return folder_ / file; }
 
  private:
+  using OpenShard = std::pair<std::string, std::shared_ptr<const ByteSource>>;
+
   explicit DcpFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  // The open file. The one that was read longest ago is closed if there are too many.
+  Result<std::shared_ptr<const ByteSource>> shard(const std::string& name) const;
 
   std::filesystem::path folder_;
   DcpMetadata metadata_;
-  mutable std::map<std::string, std::shared_ptr<const ByteSource>> files_;
+  mutable std::vector<OpenShard> shards_;  // the one that was read last is the last
 };
 
 }  // namespace ddprun::worker

@@ -17,6 +17,8 @@ namespace ddprun::worker {
 namespace {
 
 using Id = ObjectPickle::Id;
+// A longer text counts as several values.
+constexpr std::size_t kTextBytesOfValue = 16;
 // The place of a piece: the item's key, and the first indices of the piece. A value has none.
 using Place = std::pair<std::string, std::optional<std::vector<std::int64_t>>>;
 
@@ -31,7 +33,8 @@ bool is_class_of_dcp(std::string_view global) {
 // Takes the parts out of the objects. The first error counts.
 class MetadataReader {
  public:
-  explicit MetadataReader(const ObjectPickle& pickle) : pickle_(pickle) {}
+  MetadataReader(const ObjectPickle& pickle, const ObjectPickleBounds& bounds)
+      : pickle_(pickle), bounds_(bounds) {}
 
   Result<DcpMetadata> read() {
     const Id root = pickle_.root();
@@ -62,8 +65,12 @@ class MetadataReader {
 
   std::string text_of(std::optional<Id> id, std::string_view what) {
     const auto* text = id ? pickle_.text(*id) : nullptr;
-    if (text == nullptr) fail(fmt::format("{} is no text", what));
-    return text == nullptr ? "" : *text;
+    if (text == nullptr) {
+      fail(fmt::format("{} is no text", what));
+      return {};
+    }
+    spend(1 + text->size() / kTextBytesOfValue);
+    return *text;
   }
 
   std::uint64_t count_of(std::optional<Id> id, std::string_view what) {
@@ -78,8 +85,8 @@ class MetadataReader {
   // A value that a pickle names often takes memory each time here.
   void spend(std::size_t values) {
     spent_ += values;
-    if (spent_ > kMaxPickleValues)
-      fail(fmt::format("more than {} values", kMaxPickleValues), ErrorCode::kLimit);
+    if (spent_ > bounds_.values)
+      fail(fmt::format("more than {} values", bounds_.values), ErrorCode::kLimit);
   }
 
   std::vector<std::int64_t> sizes_of(std::optional<Id> id, std::string_view what) {
@@ -196,6 +203,7 @@ class MetadataReader {
   }
 
   const ObjectPickle& pickle_;
+  const ObjectPickleBounds bounds_;
   DcpMetadata read_;
   std::map<Place, DcpBytes> places_;
   std::size_t spent_ = 0;
@@ -233,10 +241,11 @@ bool dcp::lies_in(const Box& box, const std::vector<std::int64_t>& sizes) {
   return true;
 }
 
-Result<DcpMetadata> read_dcp_metadata(std::span<const std::byte> pickle) {
-  const auto read = ObjectPickle::read(pickle, is_class_of_dcp);
+Result<DcpMetadata> read_dcp_metadata(std::span<const std::byte> pickle,
+                                      const ObjectPickleBounds& bounds) {
+  const auto read = ObjectPickle::read(pickle, is_class_of_dcp, bounds);
   if (!read) return read.error();
-  return MetadataReader(*read).read();
+  return MetadataReader(*read, bounds).read();
 }
 
 }  // namespace ddprun::worker

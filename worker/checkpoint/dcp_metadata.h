@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "worker/checkpoint/dense_boxes.h"
+#include "worker/checkpoint/object_pickle.h"
 
 namespace ddprun::worker {
 
@@ -56,8 +57,9 @@ struct DcpMetadata {
   bool operator==(const DcpMetadata&) const = default;
 };
 
-// Errors: kProtocol, or kLimit where a bound of pickle.h is passed. One line.
-Result<DcpMetadata> read_dcp_metadata(std::span<const std::byte> pickle);
+// Errors: kProtocol, or kLimit where a bound is passed. One line.
+Result<DcpMetadata> read_dcp_metadata(std::span<const std::byte> pickle,
+                                      const ObjectPickleBounds& bounds = {});
 
 // Each item must have its bytes. Keys must be UTF-8.
 std::string write_dcp_metadata(const DcpMetadata& metadata);

@@ -1,9 +1,10 @@
 #include <fmt/format.h>
 
-#include <map>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "worker/checkpoint/dcp_metadata.h"
@@ -16,7 +17,7 @@ namespace {
 // The version that PyTorch 2.11 writes.
 constexpr std::string_view kMetadataVersion = "1.0.0";
 
-// A pickle of protocol 2. Classes that come often are kept in the memo.
+// A pickle of protocol 2. Classes and texts are kept in the memo.
 class MetadataWriter {
  public:
   explicit MetadataWriter(const DcpMetadata& metadata) : metadata_(metadata) {}
@@ -36,6 +37,23 @@ class MetadataWriter {
   }
 
  private:
+  // By name: the number in the pickle's memo.
+  using Memo = std::unordered_map<std::string_view, std::uint64_t>;
+
+  // Names what is in the memo. If the name is new, memoize() must follow what is put for it.
+  bool is_known(Memo& memo, std::string_view name) {
+    const auto [known, added] = memo.try_emplace(name, memo_size_);
+    if (added) return false;
+    op(Opcode::kLongBinGet);
+    number(known->second, 4);
+    return true;
+  }
+
+  void memoize() {
+    op(Opcode::kLongBinPut);
+    number(memo_size_++, 4);
+  }
+
   void op(Opcode opcode) { bytes_ += static_cast<char>(opcode); }
 
   void number(std::uint64_t value, unsigned count) {
@@ -52,21 +70,22 @@ class MetadataWriter {
     number(value, 8);
   }
 
+  // Names of attributes, keys and files come with each piece.
   void put(std::string_view text) {
+    if (is_known(texts_, text)) return;
     op(Opcode::kBinUnicode);
     number(text.size(), 4);
     bytes_ += text;
+    memoize();
   }
   void put(const char* text) { put(std::string_view(text)); }
 
   void global(std::string_view name) {
-    const auto [known, added] = memo_.try_emplace(name, memo_.size());
-    op(added ? Opcode::kGlobal : Opcode::kLongBinGet);
-    if (!added) return number(known->second, 4);
+    if (is_known(globals_, name)) return;
+    op(Opcode::kGlobal);
     const auto space = name.find(' ');
     bytes_ += fmt::format("{}\n{}\n", name.substr(0, space), name.substr(space + 1));
-    op(Opcode::kLongBinPut);
-    number(known->second, 4);
+    memoize();
   }
 
   // An object, to which pairs of attributes are added, until built().
@@ -197,8 +216,9 @@ class MetadataWriter {
 
   const DcpMetadata& metadata_;
   std::string bytes_;
-  std::map<std::string_view, std::uint64_t> memo_;
-  std::set<std::string> dtypes_;  // what the memo's names point to
+  Memo globals_, texts_;  // views of constants, of the metadata and of `dtypes_`
+  std::uint64_t memo_size_ = 0;
+  std::set<std::string> dtypes_;
 };
 
 }  // namespace

@@ -5,18 +5,25 @@
 #include <bit>
 
 #include "worker/checkpoint/fields.h"
-#include "worker/checkpoint/pickle.h"
 #include "worker/checkpoint/pickle_bytes.h"
 #include "worker/checkpoint/pickle_opcodes.h"
 
 namespace ddprun::worker {
+namespace {
+
+// A look-up goes through all attributes, and a pickle may name one object a million times. Objects
+// of DCP have seven at most.
+constexpr std::size_t kMaxAttributes = 64;
+
+}  // namespace
 
 // Runs the opcodes over a stack, as Python does. The first error ends it; what is done after it
 // does no harm.
 class ObjectPickleReader : private PickleBytes {
  public:
-  ObjectPickleReader(std::span<const std::byte> pickle, const ObjectPickle::Known& known)
-      : PickleBytes(pickle), known_(known) {}
+  ObjectPickleReader(std::span<const std::byte> pickle, const ObjectPickle::Known& known,
+                     std::size_t values_max)
+      : PickleBytes(pickle), known_(known), values_max_(values_max) {}
 
   Result<ObjectPickle> run() {
     std::size_t opcode_at = 0;
@@ -38,13 +45,13 @@ class ObjectPickleReader : private PickleBytes {
   // ---- The stack. Values below the last mark belong to somebody else.
 
   void push_id(Id id) {
-    if (stack_.size() >= kMaxPickleValues) return fail("the stack is too high", ErrorCode::kLimit);
+    if (stack_.size() >= values_max_) return fail("the stack is too high", ErrorCode::kLimit);
     stack_.push_back(id);
   }
 
   void push(ObjectPickle::Node node) {
-    if (read_.nodes_.size() >= kMaxPickleValues)
-      return fail(fmt::format("more than {} values", kMaxPickleValues), ErrorCode::kLimit);
+    if (read_.nodes_.size() >= values_max_)
+      return fail(fmt::format("more than {} values", values_max_), ErrorCode::kLimit);
     read_.nodes_.push_back(std::move(node));
     push_id(static_cast<Id>(read_.nodes_.size() - 1));
   }
@@ -126,7 +133,7 @@ class ObjectPickleReader : private PickleBytes {
 
   bool make_container(Opcode opcode) {
     if (opcode == Opcode::kMark) {
-      if (marks_.size() >= kMaxPickleValues) fail("too many marks", ErrorCode::kLimit);
+      if (marks_.size() >= values_max_) fail("too many marks", ErrorCode::kLimit);
       marks_.push_back(stack_.size());
     } else if (opcode == Opcode::kEmptyDict) {
       push(ObjectPickle::Dict{});
@@ -201,8 +208,9 @@ class ObjectPickleReader : private PickleBytes {
     return is_short ? take<std::uint8_t>() : take<std::uint32_t>();
   }
 
+  // Python numbers what it puts there from 0 on. So the memo has no more than the values.
   void memoize(std::size_t index, Id id) {
-    if (index >= kMaxPickleValues)
+    if (index >= read_.nodes_.size())
       return fail(fmt::format("the memo has no number {}", index), ErrorCode::kLimit);
     if (memo_.size() <= index) memo_.resize(index + 1);
     memo_[index] = id;
@@ -270,6 +278,7 @@ class ObjectPickleReader : private PickleBytes {
   }
 
   const ObjectPickle::Known& known_;
+  std::size_t values_max_;
   bool stopped_ = false;
   ObjectPickle read_;
   std::vector<Id> stack_;
@@ -277,12 +286,13 @@ class ObjectPickleReader : private PickleBytes {
   std::vector<std::optional<Id>> memo_;
 };
 
-Result<ObjectPickle> ObjectPickle::read(std::span<const std::byte> pickle, const Known& known) {
-  if (pickle.size() > kMaxPickleBytes) {
+Result<ObjectPickle> ObjectPickle::read(std::span<const std::byte> pickle, const Known& known,
+                                        const ObjectPickleBounds& bounds) {
+  if (pickle.size() > bounds.bytes) {
     return Error(ErrorCode::kLimit, fmt::format("{} bytes of values, at most {} are read",
-                                                pickle.size(), kMaxPickleBytes));
+                                                pickle.size(), bounds.bytes));
   }
-  return ObjectPickleReader(pickle, known).run();
+  return ObjectPickleReader(pickle, known, bounds.values).run();
 }
 
 const std::string* ObjectPickle::text(Id id) const { return get<std::string>(id); }
@@ -316,7 +326,7 @@ bool ObjectPickle::is_a(Id id, std::string_view global) const {
 std::optional<ObjectPickle::Id> ObjectPickle::attribute(Id id, std::string_view name) const {
   const auto* object = get<Object>(id);
   const auto* pairs = object == nullptr || !object->state ? nullptr : dict(*object->state);
-  if (pairs == nullptr) return std::nullopt;
+  if (pairs == nullptr || pairs->size() > kMaxAttributes) return std::nullopt;
   for (const auto& [key, value] : *pairs)
     if (const auto* known = text(key); known != nullptr && *known == name) return value;
   return std::nullopt;

@@ -19,6 +19,13 @@
 
 namespace ddprun::worker {
 
+// Larger pickles are not read. PyTorch's of a model in two million pieces is below both bounds. A
+// value takes 40 bytes of memory, and a byte of a pickle makes one at most.
+struct ObjectPickleBounds {
+  std::size_t bytes = std::size_t{512} << 20;
+  std::size_t values = std::size_t{1} << 26;
+};
+
 // A pickle's values. Pointers live as long as it does.
 class ObjectPickle {
  public:
@@ -26,9 +33,10 @@ class ObjectPickle {
   using Pairs = std::vector<std::pair<Id, Id>>;
 
   // Errors: kProtocol for a class that is not known ("module name"), another opcode, and damage.
-  // kLimit where a bound of pickle.h is passed. One line that names the byte.
+  // kLimit where a bound is passed. One line that names the byte.
   using Known = std::function<bool(std::string_view global)>;
-  static Result<ObjectPickle> read(std::span<const std::byte> pickle, const Known& known);
+  static Result<ObjectPickle> read(std::span<const std::byte> pickle, const Known& known,
+                                   const ObjectPickleBounds& bounds = {});
 
   Id root() const { return root_; }
 
@@ -42,7 +50,7 @@ class ObjectPickle {
   const std::string* global(Id id) const;
   // Whether it is an object of the class, or a call of it.
   bool is_a(Id id, std::string_view global) const;
-  // The attribute of an object. Nothing if there is none.
+  // The attribute of an object. Nothing if there is none, or if the object has over 64.
   std::optional<Id> attribute(Id id, std::string_view name) const;
   // The state that an object was given. Nothing if there is none.
   std::optional<Id> state(Id id) const;

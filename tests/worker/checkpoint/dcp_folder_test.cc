@@ -116,6 +116,42 @@ TEST_F(DcpFolderTest, StaysIfAFolderHasAShardsName) {
   EXPECT_TRUE(fs::exists(temporary() / "mine.distcp" / "thesis.tex"));
 }
 
+// As many as ranks have written, and more than the process may open.
+TEST_F(DcpFolderTest, OpensFewOfItsShardsAtOnce) {
+  constexpr int kShards = 200;
+  ASSERT_EQ(save(7), "");
+  const auto name = [](int rank) { return fmt::format("__{}_0.distcp", rank); };
+  for (int rank = 1; rank < kShards; ++rank)
+    fs::create_hard_link(path() / name(0), path() / name(rank));
+  const auto folder = DcpFolder::open(path());
+  ASSERT_TRUE(folder) << folder.error().message();
+  DcpBytes bytes = folder->metadata().values.at("epoch");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{100, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  for (int time = 0; time < 2; ++time) {
+    for (int rank = 0; rank < kShards; ++rank) {
+      bytes.file = name(rank);
+      const auto value = folder->read(bytes);
+      EXPECT_TRUE(value) << value.error().message();
+    }
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST_F(DcpFolderTest, IsNotThereIfNobodyCouldLoadIt) {
+  auto items = items_of("empty", 1);
+  items.front().dtype = "float32";
+  items.front().sizes = {std::int64_t{1} << 50};
+  const auto saved = save_dcp(path(), items, *alone_);
+  ASSERT_FALSE(saved);
+  EXPECT_NE(saved.error().message().find("nobody could load it: empty is too large"),
+            std::string::npos)
+      << saved.error().message();
+  EXPECT_EQ(entries(), 0U);
+}
+
 // Bytes that cannot be read.
 class Thrower : public MemoryBytes {
  public:

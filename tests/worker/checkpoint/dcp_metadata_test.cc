@@ -99,6 +99,39 @@ TEST(DcpMetadata, RefusesWhatIsNotInTheFolder) {
   EXPECT_NE(dtype.find("the global 'torch load' is not read"), std::string::npos) << dtype;
 }
 
+// As that of a model on some hundred ranks.
+TEST(DcpMetadata, MayHaveManyPieces) {
+  constexpr std::int64_t kPieces = 160'000;
+  DcpMetadata metadata;
+  metadata.paths["model.layers.0.self_attention.query_projection.weight"] = {"model"s};
+  DcpTensor& tensor = metadata.tensors[metadata.paths.begin()->first];
+  tensor = {.dtype = "float32", .sizes = {kPieces, 2}, .chunks = {}};
+  for (std::int64_t piece = 0; piece < kPieces; ++piece)
+    tensor.chunks.push_back({{{piece, 0}, {1, 2}}, {"__0_0.distcp", 0, 700}});
+  const std::string pickle = write_dcp_metadata(metadata);
+  EXPECT_LT(pickle.size(), kPieces * std::size_t{200});
+  const auto read = read_dcp_metadata(bytes_of(pickle));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(*read, metadata);
+}
+
+// A text or a list that a pickle names often takes memory each time.
+TEST(DcpMetadata, IsBounded) {
+  DcpMetadata metadata = example_metadata();
+  const auto refusal = [&metadata](const ObjectPickleBounds& bounds) {
+    const std::string pickle = write_dcp_metadata(metadata);
+    const auto read = read_dcp_metadata(bytes_of(pickle), bounds);
+    return read ? std::string() : std::string(read.error().message());
+  };
+  EXPECT_EQ(refusal({.values = 1000}), "");
+  EXPECT_NE(refusal({.values = 100}).find("more than 100 values"), std::string::npos);
+  EXPECT_NE(refusal({.bytes = 100}).find("at most 100 are read"), std::string::npos);
+  const std::string name(10'000, 'a');
+  metadata.tensors["model.a"].chunks[0].bytes.file = name;
+  metadata.tensors["model.a"].chunks[1].bytes.file = name;
+  EXPECT_EQ(refusal({.values = 1000}), "more than 1000 values");
+}
+
 TEST(DcpMetadata, SurvivesEveryDamagedByte) {
   const std::string whole = write_dcp_metadata(example_metadata());
   for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -128,6 +161,7 @@ TEST(ObjectPickle, RefusesHarmInOneLine) {
       {"\x80\4\x8a\x0a\1\1\1\1\1\1\1\1\1\1."s, "an int of more than 8 bytes"},
       {"\x80\4\x94."s, "the stack is empty"},
       {"\x80\4Nr\xff\xff\xff\xff."s, "no number 4294967295"},
+      {"\x80\4Nr\1\0\0\0."s, "no number 1"},
       {"\x80\4h\1."s, "the memo has no number 1"},
       {"\x80\4N)\x81."s, "what is called is no global"},
       {"\x80\4N}b."s, "what gets attributes is no object"},
