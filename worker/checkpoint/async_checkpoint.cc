@@ -74,8 +74,8 @@ struct AsyncCheckpoint::Saving {
     return written;
   }
 
-  // Waits for the save before. All ranks throw its error, or none: they stay in step. Where one has
-  // failed, the group may be out of step, and the next save makes another.
+  // Waits for the save before. All ranks throw its error, or none: they stay in step. After a
+  // failure the group may be out of step, and the next save makes another.
   void agree_on_last() {
     const auto last = finish();
     const auto agreed = gather_results(

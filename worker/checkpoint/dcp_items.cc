@@ -139,6 +139,13 @@ class Items {
 
   void add(ItemName name, std::string dtype, std::vector<std::int64_t> sizes,
            std::optional<Box> box, const Value& value) {
+    const auto [known, added] = paths_.try_emplace(name.key, name.path);
+    // A tensor has several pieces.
+    if (!added && (known->second != name.path || !box))
+      return fail({ErrorCode::kInvalidArgument,
+                   fmt::format("two values have the key '{}', since a dot joins the keys of "
+                               "dicts: give one of them another name",
+                               printable(name.key))});
     DcpItem item{.key = std::move(name.key),
                  .path = std::move(name.path),
                  .dtype = std::move(dtype),
@@ -155,6 +162,7 @@ class Items {
   }
 
   std::vector<DcpItem> items_;
+  std::map<std::string, DcpPath> paths_;  // by key
   std::optional<Error> error_;
 };
 

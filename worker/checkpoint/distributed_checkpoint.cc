@@ -14,6 +14,7 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -251,23 +252,25 @@ class FolderLoader {
   }
 
   // The names of a parameter's state: "exp_avg". Empty before its first step.
-  std::vector<std::string> state_names(const std::string& parameter) const {
+  std::set<std::string> state_names(const std::string& parameter) const {
     const std::string prefix = state_prefix(parameter);
     const auto& tensors = folder_.metadata().tensors;
-    std::vector<std::string> names;
+    std::set<std::string> names;
     for (auto it = tensors.lower_bound(prefix);
          it != tensors.end() && it->first.starts_with(prefix); ++it) {
       const std::string name = it->first.substr(prefix.size());
       // "a.exp_avg" is of the parameter "<this one>.a".
-      if (name.find('.') == std::string::npos) names.push_back(name);
+      if (name.find('.') == std::string::npos) names.insert(name);
     }
     return names;
   }
 
+  // All parts of a row have the same state. If the folder lacks some of it, an error names that.
   Result<Value::Dict> read_state(const Row& row) {
+    std::set<std::string> names;
+    for (const ParameterPart& part : row.parts) names.merge(state_names(part.name));
     Value::Dict state;
-    if (row.parts.empty()) return state;
-    for (const std::string& name : state_names(row.parts.front().name)) {
+    for (const std::string& name : names) {
       auto value = name == "step" ? read_steps(row) : read_row(row, name);
       if (!value) return value.error();
       state.set(name, std::move(*value));

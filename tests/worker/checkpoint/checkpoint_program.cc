@@ -382,12 +382,13 @@ int tied(const std::string& folder) {
 int failed_saves(const std::filesystem::path& folder) {
   DistributedRun run("plain", 5);
   AsyncCheckpoint checkpoint(run.ranks());
+  CheckpointInfo info;
   const auto save = [&](const std::string& kind, const std::filesystem::path& path) {
     try {
       if (kind == "file") {
-        checkpoint.save(path, run.state(), {.epoch = 7});
+        checkpoint.save(path, run.state(), info);
       } else {
-        checkpoint.save_distributed(path, run.state(), {.epoch = 7});
+        checkpoint.save_distributed(path, run.state(), info);
       }
     } catch (const CheckpointError& error) {
       fmt::print("rank {}, {}: {}\n", run.ranks().rank(), kind, error.what());
@@ -396,6 +397,13 @@ int failed_saves(const std::filesystem::path& folder) {
     run.ranks().barrier();
   };
   for (const std::string kind : {"file", "distributed"}) {
+    info = {.epoch = 7};
+    if (kind == "distributed") {
+      info.extra.set("a.b", Value("one"));
+      info.extra.set("a", Value(Value::Dict{{{"b", Value("other")}}}));
+      save(kind, folder / "equal keys");
+      info.extra = {};
+    }
     save(kind, folder / "missing" / kind);
     save(kind, folder / "not begun");  // throws the error of the one before
     save(kind, folder / kind);

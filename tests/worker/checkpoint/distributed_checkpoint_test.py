@@ -159,9 +159,11 @@ class Distributed(unittest.TestCase):
                 self.assertEqual(said, f"epoch=3 arch=tiny extra=1 optimizer=true rng=false ranks={ranks}\n")
                 self.assert_same(self.loaded(again), states[kind])
         self.assert_same(states["plain"], states["zero"])
+        self.assert_same(states["plain"], states["sharded"])
         # Each kind loads each other one's.
-        self.ours("sharded", self.path("zero"), self.path("mixed"), ranks=2)
-        self.assert_same(self.loaded(self.path("mixed")), states["zero"])
+        for kind, source, ranks in ("sharded", "zero", 2), ("plain", "sharded", 1), ("zero", "sharded", 2):
+            self.ours(kind, self.path(source), self.path("mixed"), ranks=ranks)
+            self.assert_same(self.loaded(self.path("mixed")), states["plain"])
         for ranks in 2, 3:
             self.assert_same(self.theirs(ranks, self.path("sharded"), "load"), states["sharded"])
         # The numbers are those of the training, and none is elsewhere.
@@ -183,8 +185,8 @@ class Distributed(unittest.TestCase):
                 self.assertEqual(said, "epoch=0 arch= extra=0 optimizer=true rng=false ranks=0\n")
                 self.assert_same(self.loaded(again), expected)
 
-    def assert_refused(self, folder, file, *parts):
-        text = self.ours("plain", folder, "-", code=1)
+    def assert_refused(self, folder, file, *parts, kind="plain"):
+        text = self.ours(kind, folder, "-", code=1)
         self.assertEqual(len(text.splitlines()), 1, text)
         for part in (f"load checkpoint {pathlib.Path(folder, file)}: ", *parts):
             self.assertIn(part, text)
@@ -223,6 +225,17 @@ class Distributed(unittest.TestCase):
                             "the global 'posix system' is not read: nothing in a checkpoint is executed")
         self.assertFalse(evil.exists())
 
+    def test_state_that_some_parameters_of_a_unit_lack_is_named(self):
+        folder = self.path("lacking")
+        self.ours("sharded", "-", folder, 1)
+        file = pathlib.Path(folder, ".metadata")
+        metadata = pickle.loads(file.read_bytes())
+        # The first parameter of its unit has nothing then.
+        for name in "step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq":
+            del metadata.state_dict_metadata[f"optim.state.0.weight.{name}"]
+        file.write_bytes(pickle.dumps(metadata))
+        self.assert_refused(folder, "", "it has no tensor 'optim.state.0.weight.", kind="sharded")
+
     def test_a_folder_with_other_files_is_left_alone(self):
         theirs = self.folder / "home"
         theirs.mkdir()
@@ -232,14 +245,16 @@ class Distributed(unittest.TestCase):
         self.assertEqual((theirs / "thesis.tex").read_text(), "years")
 
     def test_all_ranks_catch_a_failed_save_and_go_on(self):
-        lines = sorted(self.program("failed-saves", str(self.folder), ranks=3).splitlines())
+        lines = self.program("failed-saves", str(self.folder), ranks=3).splitlines()
+        self.assertEqual(len(lines), 9)
         for rank in range(3):
-            for kind in "distributed", "file":
-                line = lines.pop(0)
+            file, keys, folder = (line for line in lines if line.startswith(f"rank {rank}, "))
+            for line, kind in (file, "file"), (folder, "distributed"):
                 self.assertIn(f"rank {rank}, {kind}: ", line)
                 self.assertIn(f"save checkpoint {self.folder}/missing/{kind}", line)
                 self.assertIn("No such file or directory", line)
-        self.assertEqual(lines, [])
+            self.assertIn(f"rank {rank}, distributed: save checkpoint {self.folder}/equal keys: ", keys)
+            self.assertIn("two values have the key 'extra.a.b', since a dot joins the keys of dicts", keys)
         self.assertEqual(sorted(os.listdir(self.folder)), ["distributed", "file"])
         self.assertIn("model.0.weight", dcp.FileSystemReader(self.path("distributed")).read_metadata().state_dict_metadata)
         self.assertEqual(torch.load(self.path("file"))["epoch"], 7)
