@@ -369,8 +369,10 @@ class SharedImports(JobTest):
         self.finished(job)
 
     def test_standbys_are_there_where_it_cannot_learn(self):
-        """They are no forks then, and import all by themselves."""
-        python = self.environment(locks="import multiprocessing, big\nLOCK = multiprocessing.Lock()\n", deep="import colorsys\n")
+        """They are no forks then, and import all by themselves. A package that is looked for, and
+        not imported, hinders none."""
+        python = self.environment(locks="import multiprocessing, big\nLOCK = multiprocessing.Lock()\n",
+                                  deep="import colorsys, importlib.util\nIS_THERE = bool(importlib.util.find_spec('shelve'))\n")
         job = self.begin(python=python, imports="import big, deep\ndef late():\n  import locks\nlate()", last=1)
         first = self.said()
         self.assertTrue(self.shares(first))

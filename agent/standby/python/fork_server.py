@@ -23,9 +23,12 @@ class Sharing:
         self.folder, self.path, self.temporary = os.getcwd(), list(sys.path), []
         self.done, self.why, self.culprits = [], None, set()
         self.is_silent, self.printed = False, 0
+        self.found = set()  # by whoever looks for a module, also without an import of it
 
     def find_spec(self, name, path=None, target=None):
         spec, own = find_spec(name, path), self.beside_the_script(name)
+        if spec:
+            self.found.add(name)
         if spec and not self.packages.is_shared(spec):
             self.blame(f"a package imports {name}, which is the user's", modules_being_imported())
         elif own and (own.origin or not spec):
@@ -286,7 +289,7 @@ class ForkServer:
         it. A standby that is no fork needs them."""
         if not hook.entries():
             hook.note(b"\0".join(b"+" + os.fsencode(name) for name in self.sharing.done))
-            others = sys.modules.keys() - set(self.sharing.done)
+            others = (sys.modules.keys() | self.sharing.found) - set(self.sharing.done)
             hook.note(b"\0".join(b"-" + os.fsencode(name) for name in others))
 
     def learn(self, pages, imports):
