@@ -541,9 +541,10 @@ bool Agent::forget_start(int signo) {
 void Agent::perform(const SignalWorkers& action) {
   if (forget_start(action.signo)) return;
   preemption_.let_go();
+  // Before they are asked: one that ends at once has its devices no more.
+  if (may_restart(config_, lifecycle_.round().restart_count)) devices_.note_devices();
   workers_.children().ask_to_end(action.signo);
   reporter_.workers_asked_to_end();
-  if (may_restart(config_, lifecycle_.round().restart_count)) devices_.note_devices();
 }
 
 void Agent::perform(const SignalShells& action) {

@@ -31,16 +31,35 @@ std::string target_of(const std::string& link) {
   return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : std::string();
 }
 
-std::set<std::string> devices_of(pid_t pid) {
-  std::set<std::string> files;
+// Follows the link of an open file; 0 if it was closed. A test's stand-in for a device has no number
+// but its inode's.
+std::uint64_t number_of(const std::string& link) {
+  struct stat facts {};
+  if (::stat(link.c_str(), &facts) != 0) return 0;
+  return S_ISCHR(facts.st_mode) ? facts.st_rdev : facts.st_dev << 32U ^ facts.st_ino;
+}
+
+Devices devices_of(pid_t pid) {
+  Devices devices;
+  bool computes = false;
   const std::string folder = fmt::format("/proc/{}/fd", pid);
-  for (const std::string& name : names_in(folder))
-    files.insert(target_of(fmt::format("{}/{}", folder, name)));
-  const bool computes = files.contains(kUnifiedMemory);
-  std::erase_if(files, [computes](const std::string& path) {
-    return !is_device_file(path) || (path.starts_with(kNvidia) && !computes);
+  for (const std::string& name : names_in(folder)) {
+    const std::string link = fmt::format("{}/{}", folder, name);
+    const std::string path = target_of(link);
+    computes = computes || path == kUnifiedMemory;
+    if (!is_device_file(path)) continue;
+    if (const std::uint64_t number = number_of(link)) devices[path] = number;
+  }
+  std::erase_if(devices, [computes](const auto& device) {
+    return device.first.starts_with(kNvidia) && !computes;
   });
-  return files;
+  return devices;
+}
+
+std::vector<std::string_view> paths_of(const Devices& devices) {
+  std::vector<std::string_view> paths;
+  for (const auto& [path, number] : devices) paths.push_back(path);
+  return paths;
 }
 
 uid_t user_of(pid_t pid) {
@@ -104,14 +123,14 @@ std::vector<DeviceHolder> device_holders(const std::set<pid_t>& spared) {
 }
 
 bool still_holds(const DeviceHolder& holder) {
-  const std::set<std::string> devices = devices_of(holder.pid);
-  return is_same(holder) && std::ranges::any_of(devices, [&holder](const std::string& device) {
-           return holder.devices.contains(device);
+  const Devices devices = devices_of(holder.pid);
+  return is_same(holder) && std::ranges::any_of(devices, [&holder](const auto& device) {
+           return holder.devices.contains(device.first);
          });
 }
 
-std::set<std::string> devices_below() {
-  std::set<std::string> devices;
+Devices devices_below() {
+  Devices devices;
   for (const pid_t pid : descendants(::getpid())) devices.merge(devices_of(pid));
   return devices;
 }
@@ -128,7 +147,7 @@ std::string describe(const DeviceHolder& holder) {
   ::getpwuid_r(holder.user, &facts, room.data(), room.size(), &found);
   return fmt::format("pid {} of user {} ({}) holds {}", holder.pid,
                      found != nullptr ? found->pw_name : std::to_string(holder.user),
-                     holder.command, fmt::join(holder.devices, ", "));
+                     holder.command, fmt::join(paths_of(holder.devices), ", "));
 }
 
 }  // namespace ddprun::agent

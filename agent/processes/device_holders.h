@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -13,10 +14,14 @@
 
 namespace ddprun::agent {
 
+// The devices by their paths, each with the kernel's number for it. In a container, a path may be
+// that of another device.
+using Devices = std::map<std::string, std::uint64_t>;
+
 // A process with at least one such file open.
 struct DeviceHolder {
   pid_t pid = 0;
-  std::set<std::string> devices{};
+  Devices devices{};
   bool is_ours = false;  // it is below this process
   uid_t user = 0;
   std::string command{};      // its command line, cut
@@ -41,7 +46,7 @@ std::vector<DeviceHolder> device_holders(const std::set<pid_t>& spared);
 bool still_holds(const DeviceHolder& holder);
 
 // Returns the devices that processes below this one hold. Looks at no others.
-std::set<std::string> devices_below();
+Devices devices_below();
 
 // Sends SIGKILL, if the pid is still that process. Returns whether it did.
 bool kill_holder(const DeviceHolder& holder);

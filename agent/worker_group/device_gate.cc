@@ -21,11 +21,11 @@ std::string list(const std::vector<DeviceHolder>& holders) {
 
 std::vector<DeviceHolder> in_the_way(const std::vector<DeviceHolder>& holders,
                                      const std::set<pid_t>& known,
-                                     const std::set<std::string>& had) {
+                                     const std::set<std::uint64_t>& had) {
   std::vector<DeviceHolder> found;
   std::ranges::copy_if(holders, std::back_inserter(found), [&](const DeviceHolder& holder) {
     const bool had_it = std::ranges::any_of(
-        holder.devices, [&had](const std::string& device) { return had.contains(device); });
+        holder.devices, [&had](const auto& device) { return had.contains(device.second); });
     return (holder.is_ours || had_it) && !known.contains(holder.pid);
   });
   return found;
@@ -73,7 +73,7 @@ void DeviceGate::begin(const std::function<void()>& go) {
 
 void DeviceGate::note_devices() {
   if (is_open_ || go_) return;
-  had_.merge(host_.devices_below());
+  for (const auto& [path, number] : host_.devices_below()) had_.insert(number);
   next_note_ *= 2;
   alarm_.set(now() + next_note_);
 }

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <set>
 #include <string>
@@ -22,17 +23,17 @@
 namespace ddprun::agent {
 
 // Returns the holders for which an attempt waits. They are ours, and others that hold a device of
-// `had`, which our workers had. Processes in `known` do not count. Pure.
+// `had`: the numbers of those that our workers had. Processes in `known` do not count. Pure.
 std::vector<DeviceHolder> in_the_way(const std::vector<DeviceHolder>& holders,
                                      const std::set<pid_t>& known,
-                                     const std::set<std::string>& had);
+                                     const std::set<std::uint64_t>& had);
 
 // The devices of this host and their holders (agent/processes/device_holders.h). Tests give others.
 struct DeviceHost {
   bool can_look = false;
   std::function<std::vector<DeviceHolder>(const std::set<pid_t>& spared)> holders{};
   std::function<bool(const DeviceHolder&)> still_holds{};
-  std::function<std::set<std::string>()> devices_below{};
+  std::function<Devices()> devices_below{};
 };
 DeviceHost this_host();
 
@@ -78,7 +79,7 @@ class DeviceGate {
   const DeviceHost host_;
   const bool is_open_;  // nothing to look at
   std::set<pid_t> known_;
-  std::set<std::string> had_;
+  std::set<std::uint64_t> had_;
   bool has_begun_ = false;
   std::vector<DeviceHolder> found_;  // in the way
   std::function<void()> go_;

@@ -143,18 +143,25 @@ while attempt == 0 and not os.path.exists(f"{sys.argv[1]}/held"): time.sleep(0.0
 sys.exit(3 if attempt == 0 else 0)
 """
 
-    def held_for(self, seconds, *flags, is_ours=False, also="/dev/nvidia-uvm"):
-        """(exit code, attempts, stderr) of a job whose device a process of the test holds."""
+    def held_for(self, seconds, *flags, is_ours=False, also="/dev/nvidia-uvm", until=None):
+        """(exit code, attempts, stderr) of a job whose device a process of the test holds, for so
+        many seconds at most. It ends when stderr has `until`, and with the job."""
         place = self.folder / "dev"
         place.mkdir()
         arguments = str(self.folder), str(seconds), "1" if is_ours else "", also
         job = self.start("--nproc-per-node=2", "--max-restarts=1", *flags, self.python(self.WORKER), self.folder,
                          env=with_variables(), prefix=("unshare", "--mount", "sh", "-ec", DEVICE, str(place), *arguments))
+        before = self.read_until(job.process.stderr.fileno(), until) if until else ""
+        if until:
+            self.end_holder()
         code, out, err = job.finish()
+        self.end_holder()
+        job.wait_gone()
+        return code, out.count("try"), before + err
+
+    def end_holder(self):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int((self.folder / "held").read_text()), signal.SIGKILL)
-        job.wait_gone()
-        return code, out.count("try"), err
 
     def test_that_are_free_hold_nobody_up(self):
         code, tries, err = self.held_for(0)
@@ -162,14 +169,14 @@ sys.exit(3 if attempt == 0 else 0)
         self.assertNotIn("a device", err)
 
     def test_that_another_process_holds_are_waited_for(self):
-        code, tries, err = self.held_for(3)
+        code, tries, err = self.held_for(1000, until="holds /dev/nvidia0")
         self.assertEqual((code, tries), (0, 4), err)
-        self.assertRegex(err, r"the next attempt waits for a device: pid \d+ of user \w+ \(sleep 3\) holds /dev/nvidia0")
+        self.assertRegex(err, r"the next attempt waits for a device: pid \d+ of user \w+ \(sleep 1000\) holds /dev/nvidia0")
 
     def test_that_another_process_keeps_end_the_job(self):
         code, tries, err = self.held_for(1000, "--device-timeout=2.5", "--exit-codes=detailed")
         self.assertEqual((code, tries), (123, 2), err)
-        self.assertRegex(err, r"a device is not free 2 s after the attempt before: pid (\d+) of user \w+ \(sleep 1000\) holds "
+        self.assertRegex(err, r"a device is not free \d+ s after the attempt before: pid (\d+) of user \w+ \(sleep 1000\) holds "
                               r"/dev/nvidia0; end that process \(kill -9 \1\), or start the job without --device-timeout")
 
     def test_that_another_process_keeps_may_be_left_to_it(self):
@@ -180,9 +187,8 @@ sys.exit(3 if attempt == 0 else 0)
 
     def test_that_a_process_with_the_name_of_the_job_keeps_are_not_taken_from_it(self):
         """A worker may have asked a daemon for it, which is no part of the attempt."""
-        code, tries, err = self.held_for(3, is_ours=True)
+        code, tries, err = self.held_for(1000, is_ours=True, until="the next attempt waits for a device: pid ")
         self.assertEqual((code, tries), (0, 4), err)
-        self.assertIn("the next attempt waits for a device: pid ", err)
 
 
 if __name__ == "__main__":

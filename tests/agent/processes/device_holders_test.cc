@@ -23,13 +23,13 @@ TEST(DeviceFiles, AreThoseOfOneAccelerator) {
 
 TEST(DeviceHolder, IsDescribedWithUserCommandAndDevices) {
   const DeviceHolder holder{.pid = 7,
-                            .devices = {"/dev/nvidia1", "/dev/nvidia0"},
+                            .devices = {{"/dev/nvidia1", 1}, {"/dev/nvidia0", 0}},
                             .user = 0,
                             .command = "python train.py"};
   EXPECT_EQ(describe(holder),
             "pid 7 of user root (python train.py) holds /dev/nvidia0, /dev/nvidia1");
   EXPECT_EQ(
-      describe({.pid = 7, .devices = {"/dev/nvidia2"}, .user = 4'000'000'000, .command = "x"}),
+      describe({.pid = 7, .devices = {{"/dev/nvidia2", 2}}, .user = 4'000'000'000, .command = "x"}),
       "pid 7 of user 4000000000 (x) holds /dev/nvidia2");
 }
 

@@ -10,14 +10,18 @@ namespace ddprun::agent {
 namespace {
 
 TEST(InTheWay, AreOursAndThoseThatHaveComeForADeviceOfOurs) {
-  const DeviceHolder ours{.pid = 1, .devices = {"/dev/nvidia3"}, .is_ours = true};
-  const DeviceHolder before{.pid = 2, .devices = {"/dev/nvidia0"}};
-  const DeviceHolder taker{.pid = 3, .devices = {"/dev/nvidia0", "/dev/nvidia1"}};
-  const DeviceHolder neighbour{.pid = 4, .devices = {"/dev/nvidia7"}};
-  EXPECT_EQ(in_the_way({ours, before, taker, neighbour}, {2}, {"/dev/nvidia0"}),
-            (std::vector{ours, taker}));
-  EXPECT_EQ(in_the_way({ours, before}, {1, 2}, {"/dev/nvidia0"}), (std::vector<DeviceHolder>{}));
+  const DeviceHolder ours{.pid = 1, .devices = {{"/dev/nvidia3", 3}}, .is_ours = true};
+  const DeviceHolder before{.pid = 2, .devices = {{"/dev/nvidia0", 10}}};
+  const DeviceHolder taker{.pid = 3, .devices = {{"/dev/nvidia0", 10}, {"/dev/nvidia1", 11}}};
+  const DeviceHolder neighbour{.pid = 4, .devices = {{"/dev/nvidia7", 17}}};
+  EXPECT_EQ(in_the_way({ours, before, taker, neighbour}, {2}, {10}), (std::vector{ours, taker}));
+  EXPECT_EQ(in_the_way({ours, before}, {1, 2}, {10}), (std::vector<DeviceHolder>{}));
   EXPECT_EQ(in_the_way({before, taker, neighbour}, {}, {}), (std::vector<DeviceHolder>{}));
+}
+
+TEST(InTheWay, IsNoHolderOfAnotherDeviceWithTheSamePath) {
+  const DeviceHolder in_a_container{.pid = 1, .devices = {{"/dev/nvidia0", 13}}};
+  EXPECT_EQ(in_the_way({in_a_container}, {}, {10}), (std::vector<DeviceHolder>{}));
 }
 
 // A host with one device. Another process takes it while the first attempt runs, and keeps it.
@@ -32,7 +36,10 @@ class DeviceGateTest : public testing::Test {
                   return has_begun_ ? std::vector{other_} : std::vector<DeviceHolder>{};
                 },
             .still_holds = [this](const DeviceHolder& holder) { return holder == other_; },
-            .devices_below = [] { return std::set<std::string>{"/dev/nvidia0"}; }};
+            .devices_below =
+                [] {
+                  return Devices{{"/dev/nvidia0", 10}};
+                }};
   }
 
   // The first attempt begins and ends, and the gate is asked for the second one.
@@ -46,7 +53,8 @@ class DeviceGateTest : public testing::Test {
   }
 
   // No process has this pid. A gate that sends it a signal does no harm.
-  const DeviceHolder other_{.pid = 0x3FFFFFFF, .devices = {"/dev/nvidia0"}, .command = "serve"};
+  const DeviceHolder other_{
+      .pid = 0x3FFFFFFF, .devices = {{"/dev/nvidia0", 10}}, .command = "serve"};
   asio::io_context loop_;
   bool has_begun_ = false;
   bool is_second_ = false;
