@@ -31,8 +31,8 @@ std::string target_of(const std::string& link) {
   return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : std::string();
 }
 
-// Follows the link of an open file; 0 if it was closed. A test's stand-in for a device has no number
-// but its inode's.
+// Follows the link of an open file; 0 if it was closed. A test's stand-in for a device has no
+// number but its inode's.
 std::uint64_t number_of(const std::string& link) {
   struct stat facts {};
   if (::stat(link.c_str(), &facts) != 0) return 0;

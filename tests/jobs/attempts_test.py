@@ -144,7 +144,7 @@ sys.exit(3 if attempt == 0 else 0)
 """
 
     def held_for(self, seconds, *flags, is_ours=False, also="/dev/nvidia-uvm", until=None):
-        """(exit code, attempts, stderr) of a job whose device a process of the test holds, for so
+        """(exit code, attempts, stderr) of a job. A process of the test holds its device, for so
         many seconds at most. It ends when stderr has `until`, and with the job."""
         place = self.folder / "dev"
         place.mkdir()
