@@ -109,6 +109,17 @@ Result<Outcome> resize(Membership& membership, int min_nodes, int max_nodes, Tim
   return membership.resized(min_nodes, max_nodes, now);
 }
 
+Result<std::string> forgive(Membership& membership, const std::string& name) {
+  if (auto error = unchangeable(membership)) return *std::move(error);
+  const auto session = find_node(membership, name);
+  const bool is_here = session || session.error().code() != ErrorCode::kNotFound;
+  if (is_here && !session) return session.error();
+  const Member* const member = is_here ? member_of(membership, *session) : nullptr;
+  if (!(member != nullptr ? membership.forgive(*member) : membership.forgive(name)))
+    return Error(ErrorCode::kNotFound, fmt::format("node {} has no strikes", name));
+  return fmt::format("node {} has no strikes any more", name);
+}
+
 Result<Outcome> stop(Membership& membership, const std::string& by, Time now) {
   if (membership.ended()) return over(membership);
   const std::string who = by.empty() ? std::string("an operator") : by;

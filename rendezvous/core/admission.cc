@@ -89,7 +89,8 @@ RestartRules common_rules(const std::vector<const Entrant*>& entrants,
           .window = first.restart_window,
           .backoff = first.backoff,
           .backoff_max = first.backoff_max,
-          .most_without_progress = first.most_without_progress};
+          .most_without_progress = first.most_without_progress,
+          .strikes = first.strike_rules};
 }
 
 }  // namespace ddprun::rendezvous

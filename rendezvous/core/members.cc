@@ -34,7 +34,8 @@ std::string_view name_of(MemberState state) {
 Failure lost_node(const Member& member, const std::string& how) {
   const std::string& hostname = member.entrant.spec.hostname;
   return {.hostname = hostname,
-          .message = fmt::format("node {} ({}) was lost: {}", member.last_seat(), hostname, how)};
+          .message = fmt::format("node {} ({}) was lost: {}", member.last_seat(), hostname, how),
+          .fault = NodeFault::kLost};
 }
 
 Member* Members::find(SessionId session) {

@@ -69,6 +69,8 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const PeerIn
     outcome.deliveries.push_back({session, SessionLost{error->error_for(observed)}});
   } else {
     members_.set_spec(member, spec, observed);
+    take_strikes(spec, now);
+    mark_if_struck(member);
     // A node of the broken round has kept its seat. A new node gets one from settle() if one is
     // free, and so does one that was not believed. An operator may have taken seats away: publish()
     // says whose.
@@ -95,8 +97,12 @@ void Membership::note_refusal(const JoinRefusal& refusal, const PeerInfo& observ
 Outcome Membership::failed(SessionId session, std::int64_t round, const Failure& failure,
                            Time now) {
   Outcome outcome;
-  if (!speaks_of_this_round(members_.find(session), round)) return outcome;
-  break_round(failure, now, outcome);
+  const Member* const member = members_.find(session);
+  const bool is_late = member != nullptr && member->state == MemberState::kStopping &&
+                       round == round_number_ && phase_ == Phase::kWaiting;
+  if (!is_late && !speaks_of_this_round(member, round)) return outcome;
+  strike(*member, failure, now, outcome);
+  if (!is_late) break_round(failure, now, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -123,6 +129,7 @@ Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   const bool breaks_round = member->in_round();
   const bool has_workers =
       breaks_round || is_disbelieved || member->state == MemberState::kStopping;
+  strike(*member, reason, now, outcome);
   members_.set_state(*member, has_workers ? MemberState::kLeaving : MemberState::kDismissed);
   if (is_needed && members_.listeners() + recovery_.missing() < policy_.min_nodes) {
     end_job({.succeeded = false, .cause = reason}, outcome);
@@ -161,6 +168,8 @@ Outcome Membership::session_lost(SessionId session, const std::string& how, Time
   if (member->state == MemberState::kSucceeded) return lost_after_success(*member);
   const bool breaks_round = member->in_round();
   const Failure cause = lost_node(*member, how);
+  if (breaks_round) strike(*member, cause, now, outcome);
+  struck_.erase(session);
   members_.erase(*member);
   if (breaks_round) break_round(cause, now, outcome);
   settle(outcome, now);
@@ -214,9 +223,8 @@ bool Membership::speaks_of_this_round(const Member* member, std::int64_t round) 
 
 // ---- what follows ----
 
-// Every event ends with this. It gives free seats to spares. Then it starts the round if it may
-// start, or sets when to look again.
-void Membership::settle(Outcome& outcome, Time now) {
+// Gives free seats to spares. Then it starts the round if it may start, or sets when to look again.
+void Membership::go_on(Outcome& outcome, Time now) {
   look_again_at_ = Time::max();
   if (phase_ == Phase::kRecovering) look_who_is_back(now, outcome);
   if (phase_ == Phase::kRunning) consider_resize(now, outcome);
@@ -268,13 +276,15 @@ std::optional<WaitStatus> Membership::wait_status(Time now) const {
 // A node holds a seat if it waits for the next round or will be back for it. So a spare never takes
 // the seat of a node that is only slow to stop its workers.
 void Membership::promote_spares(Time now) {
+  unseat_struck(now);
   int free_seats = policy_.max_nodes - seats_held();
   if (now < recovery_.workers_until()) free_seats -= recovery_.missing();
   while (free_seats-- > 0) {
-    Member* const spare = members_.first_spare();
-    if (spare == nullptr) return;
+    Member* const spare = next_spare(now);
+    if (spare == nullptr) break;
     members_.set_state(*spare, MemberState::kWaiting);
   }
+  seat_struck(now);
 }
 
 // Each time is set once and stays, until too few nodes wait for it to mean something. A node that
@@ -294,6 +304,7 @@ void Membership::publish(Time now, Outcome& outcome) {
   const auto size =
       static_cast<std::size_t>(usable_nodes(static_cast<int>(arrivals.size()), policy_));
   // node_unit leaves no seat for the last ones.
+  if (size < arrivals.size()) put_last(arrivals, now);
   for (std::size_t i = size; i < arrivals.size(); ++i)
     members_.set_state(*arrivals[i], MemberState::kSpare);
   arrivals.resize(size);
@@ -303,7 +314,9 @@ void Membership::publish(Time now, Outcome& outcome) {
   const std::vector<std::size_t> order = order_of_seats(entrants);
   for (std::size_t seat = 0; seat < size; ++seat) entrants[seat] = &arrivals[order[seat]]->entrant;
   round_number_ = std::max(round_number_, known_number_) + 1;
+  note_players(now, outcome);
   SeatedRound seated = make_round(round_number_, budget_.restarts(), entrants);
+  seated.round.strikes = strikes_.text(now);
   round_ = seated.round;
   seats_ = seated.seats;
   Publication publication{std::move(seated.round), std::move(seated.seats), {}};
@@ -315,6 +328,7 @@ void Membership::publish(Time now, Outcome& outcome) {
     publication.sessions.push_back(member.session());
   }
   budget_.attempt_started(common_rules(entrants, outcome.notes), now);
+  strikes_.set_rules(budget_.rules().strikes);
   outcome.published = std::move(publication);
   phase_ = Phase::kRunning;
   recovery_.close();
@@ -356,7 +370,7 @@ void Membership::stop_round(const RoundBroken& message, Outcome& outcome) {
 void Membership::consider_resize(Time now, Outcome& outcome) {
   const int running = members_.count(MemberState::kRunning);
   const bool ending = members_.count(MemberState::kSucceeded) > 0;
-  const int spares = ending ? 0 : members_.count(MemberState::kSpare);
+  const int spares = ending ? 0 : spares_that_play(now);
   const Time at = resize_at(running, spares, newcomer_since_.value_or(now), resized_at_, policy_);
   if (at == Time::max()) return newcomer_since_.reset();
   if (!newcomer_since_) newcomer_since_ = now;

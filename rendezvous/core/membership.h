@@ -16,9 +16,11 @@
 // Owned by Host, used on its thread only.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,7 @@
 #include "rendezvous/core/rendezvous.h"
 #include "rendezvous/core/restart_budget.h"
 #include "rendezvous/core/round_policy.h"
+#include "rendezvous/core/strikes.h"
 
 namespace ddprun::rendezvous {
 
@@ -114,9 +117,12 @@ class Membership {
   // that has more breaks, and no restart is spent; those that came last wait as spares. One that
   // has fewer goes on, and the next one waits for them.
   Outcome resized(int min_nodes, int max_nodes, Time now);
+  // The node has no strikes any more, and does not sit out. False: it had none. tick() follows.
+  bool forgive(const Member& member);
+  bool forgive(const std::string& hostname);
 
   // When tick() can next change something. Time::max(): only an event can.
-  Time look_again_at() const { return look_again_at_; }
+  Time look_again_at() const { return std::min(look_again_at_, pause_ends_at_); }
 
   // Returns the events that a waiting node waits for; nothing when the job is over.
   std::optional<WaitStatus> wait_status(Time now) const;
@@ -133,11 +139,29 @@ class Membership {
   const RestartRules& restart_rules() const { return budget_.rules(); }
   bool ended() const { return phase_ == Phase::kEnded; }
   bool recovers() const { return phase_ == Phase::kRecovering; }
+  // The strikes of a node, and until when it sits out: Time::min(), it does not.
+  double strikes_of(const Member& member, Time now) const;
+  Time sits_out_until(const Member& member) const;
 
  private:
   bool speaks_of_this_round(const Member* member, std::int64_t round) const;
 
   void settle(Outcome& outcome, Time now);
+  void go_on(Outcome& outcome, Time now);
+  // ---- nodes that sit out (membership_strikes.cc) ----
+  std::string strike_key(const Member& member) const;
+  void take_strikes(const NodeSpec& spec, Time now);
+  void strike(const Member& member, const Failure& cause, Time now, Outcome& outcome);
+  void strike(const std::string& node, const Failure& cause, Time now, Outcome& outcome);
+  void mark_struck();
+  void mark_if_struck(const Member& member);
+  bool sits_out(const Member& member, Time now) const { return sits_out_until(member) > now; }
+  int spares_that_play(Time now) const;
+  void unseat_struck(Time now);
+  void seat_struck(Time now);
+  Member* next_spare(Time now);
+  void put_last(std::vector<Member*>& arrivals, Time now) const;
+  void note_players(Time now, Outcome& outcome);
   // The round of the node, where this host knows of none and may take it over.
   void take_round_over(const ResumeRequest& node);
   // The first event, where a round is inherited.
@@ -193,6 +217,8 @@ class Membership {
   std::int64_t known_number_ = 0;
   RestartBudget budget_;
   ProgressWatch progress_;
+  Strikes strikes_;
+  std::set<SessionId> struck_;  // members with strikes
   Recovery recovery_;
   std::optional<Failure> leader_lost_;  // one loss too many, for the first node that comes back
   Round round_;                         // the last that this leader published
@@ -206,7 +232,8 @@ class Membership {
   std::optional<Time> resized_at_;      // when a round was last broken for newcomers
   Time note_refusal_at_{};              // a refusal may be noted again
   Time look_again_at_ = Time::max();
-  Reason reason_ = Reason::kNobody;  // why the next round has not started yet
+  Time pause_ends_at_ = Time::max();  // a node that sits out may come back then
+  Reason reason_ = Reason::kNobody;   // why the next round has not started yet
 };
 
 }  // namespace ddprun::rendezvous

@@ -36,6 +36,7 @@ Outcome Membership::resumed(SessionId session, const ResumeRequest& node, const 
   if (member != nullptr && node.state == NodeState::kJoining)
     return rejoined(*member, node, observed, now);
   Outcome outcome;
+  take_strikes(node.spec, now);
   begin_recovery(now, outcome);
   if (leader_lost_ && node.round == round_number_)
     break_round(*std::exchange(leader_lost_, std::nullopt), now, outcome);
@@ -86,7 +87,9 @@ Outcome Membership::gave_up(Member& member, const ResumeRequest& node, Time now)
   Outcome outcome;
   members_.set_spec(member, node.spec, PeerInfo(member.entrant.observed));
   members_.set_state(member, MemberState::kWaiting);
-  break_round(lost_node(member, "its lease ended, and it ended its workers"), now, outcome);
+  const Failure cause = lost_node(member, "its lease ended, and it ended its workers");
+  strike(member, cause, now, outcome);
+  break_round(cause, now, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -109,6 +112,7 @@ void Membership::returned(SessionId session, const ResumeRequest& node, const Pe
     return outcome.deliveries.push_back({session, *std::move(last)});
   }
   members_.set_spec(member, node.spec, observed);
+  mark_if_struck(member);
   const bool recovers = phase_ == Phase::kRecovering;
   const bool is_back = recovery_.take(node.round, node.seat, node.node_count);
   if (is_back) member.entrant.previous_seat = node.seat;
@@ -166,6 +170,7 @@ HostMessage Membership::end_for(std::int64_t round) const {
 
 // The leader before had broken the round, and not all of its nodes have heard of it.
 void Membership::break_as_reported(const ResumeRequest& node, Time now, Outcome& outcome) {
+  strike(node.cause.hostname, node.cause, now, outcome);
   if (!node.is_resize) return break_round(node.cause, now, outcome);
   stop_round({.round = round_number_, .cause = node.cause, .is_resize = true}, outcome);
 }
@@ -177,8 +182,10 @@ void Membership::begin_recovery(Time now, Outcome& outcome) {
   if (!record.leader_has_seat) return;
   leader_lost_ = {
       .hostname = record.leader,
-      .message = fmt::format("the node that led the rendezvous ({}) was lost", record.leader)};
+      .message = fmt::format("the node that led the rendezvous ({}) was lost", record.leader),
+      .fault = NodeFault::kLost};
   const bool may_restart = RestartBudget(budget_).take(now);
+  strike(record.leader, *leader_lost_, now, outcome);
   if (may_restart) break_round(*std::exchange(leader_lost_, std::nullopt), now, outcome);
 }
 
@@ -189,6 +196,7 @@ void Membership::look_whether_any_is_back(Time now) {
   if (!may_be_dead || recovery_.any_back() || recovery_.unknown() > 0) return;
   if (recovery_.missing() > 0 && now < recovery_.workers_until()) return;
   leader_lost_.reset();
+  strikes_.forgive(recovery_.record().leader);
   budget_ = RestartBudget(policy_.jitter_seed);
   recovery_.close();
 }

@@ -47,6 +47,14 @@ struct RoundSettings {
   bool operator==(const RoundSettings&) const = default;
 };
 
+// When a node sits out (strikes.h).
+struct StrikeRules {
+  int most = 0;                            // so many strikes, and it does; 0: no node ever does
+  std::chrono::milliseconds half_life{0};  // a strike counts half after each of these; 0: for ever
+
+  bool operator==(const StrikeRules&) const = default;
+};
+
 // The facts that a node brings to a round.
 struct NodeSpec {
   std::string node_id;       // unique per agent process; the same in each of its joins
@@ -81,6 +89,9 @@ struct NodeSpec {
   bool hears_stragglers = false;
   // It takes StepOrder. A round with an older node agrees on no step.
   bool takes_step_orders = false;
+  StrikeRules strike_rules{};
+  // The strikes that it knows of (strikes.h), of a job before or of the last round.
+  std::string strikes{};
   // The settings of the job, used if this node is its first one. A host that serves one job has its
   // own. A time is 0 if an older node does not send it.
   RoundSettings settings;
@@ -108,6 +119,7 @@ struct Round {
   std::string master_addr;  // numeric; the store of node rank 0
   std::uint16_t master_port = 0;
   std::string master_hostname{};  // for people; empty: an older host does not say it
+  std::string strikes{};          // of all nodes, as the round began (strikes.h)
 
   bool operator==(const Round&) const = default;
 };
@@ -118,6 +130,17 @@ enum class NodeState {
   kRunning,    // its workers run
   kSucceeded,  // all of them exited 0
   kStopping,   // it was told that the round broke, and ends its workers
+};
+
+// Why a failure is of the node and not of the program. They travel as numbers: new ones come last.
+enum class NodeFault {
+  kNone,        // the program's, or nobody knows
+  kLost,        // nobody reaches the node
+  kInKernel,    // no signal ended a worker
+  kDevice,      // the driver says that a device does not work
+  kMemory,      // the kernel killed a worker for want of memory
+  kStandstill,  // others waited for a worker that stood still in the kernel
+  kExitCode,    // the worker says so (--exit-excludes-node)
 };
 
 // Why a round broke or the job ended. The node that failed first reports it. The host sends it to
@@ -139,6 +162,7 @@ struct Failure {
   bool is_step_of_run = false;
   bool is_hang = false;   // the worker was ended because it stood still (--on-hang)
   bool ends_job = false;  // no restart follows, whatever is left (--exit-ends-job)
+  NodeFault fault = NodeFault::kNone;
 
   bool operator==(const Failure&) const = default;
 };
@@ -203,6 +227,7 @@ struct JobEnded {
   Failure cause;                            // when not succeeded
   bool is_stopped = false;                  // an operator ended the job; no worker is to blame
   std::optional<NoProgress> no_progress{};  // restarts are left, and nothing comes of them
+  std::string strikes{};                    // of all nodes (strikes.h)
 };
 // An operator takes this node out of the job: stop its workers and leave. The others go on without
 // it. The node leaves as it does by itself (leave(), gone()), and that it left is no failure.

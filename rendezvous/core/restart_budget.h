@@ -34,6 +34,7 @@ struct RestartRules {
   std::chrono::milliseconds backoff{0};      // 0: none
   std::chrono::milliseconds backoff_max{0};  // 0 with a backoff: it does not grow
   int most_without_progress = 0;             // progress.h; 0: no limit
+  StrikeRules strikes{};                     // strikes.h
 
   bool operator==(const RestartRules&) const = default;
 };

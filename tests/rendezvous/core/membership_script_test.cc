@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "rendezvous/control/operator_verbs.h"
@@ -57,6 +58,23 @@ NodeState make_state(const std::string& state) {
   return NodeState::kJoining;
 }
 
+// "a:0,60" is the host of a with strikes of that age.
+std::string known_strikes(const Command& command) {
+  const std::string known = command.value("known", "");
+  const auto colon = known.find(':');
+  if (colon == std::string::npos) return {};
+  return fmt::format("host-{} strikes={} pauses=1 left=60\n", known.substr(0, colon),
+                     known.substr(colon + 1));
+}
+
+NodeFault make_fault(const std::string& text) {
+  constexpr std::string_view kFaults[] = {"none",   "lost",       "kernel", "device",
+                                          "memory", "standstill", "exit"};
+  const auto* const found = std::ranges::find(kFaults, text);
+  EXPECT_NE(found, std::end(kFaults)) << text;
+  return static_cast<NodeFault>(found - kFaults);
+}
+
 NodeSpec make_spec(const std::string& name, const Command& command) {
   return {.node_id = command.value("id", name),
           .hostname = "host-" + name,
@@ -69,7 +87,10 @@ NodeSpec make_spec(const std::string& name, const Command& command) {
           .max_restarts = command.number("restarts", 0),
           .most_without_progress = command.number("without_progress", 0),
           .min_nodes = command.number("min", 0),
-          .max_nodes = command.number("max", 0)};
+          .max_nodes = command.number("max", 0),
+          .strike_rules = {.most = command.number("strikes", 0),
+                           .half_life = seconds(command.number("half_life", 3600))},
+          .strikes = known_strikes(command)};
 }
 
 class Script {
@@ -87,6 +108,10 @@ class Script {
     if (verb == "resize")
       return print(resize(*membership_, command.number("min", 0), command.number("max", 0), now_));
     if (verb == "stop") return print(stop(*membership_, command.value("by", ""), now_));
+    if (verb == "forgive") {
+      const auto text = forgive(*membership_, command.words.at(1));
+      return (text ? *text : "refused: " + text.error().message()) + '\n';
+    }
     if (verb == "drain") {
       const auto session = find_node(*membership_, command.words.at(1));
       if (!session) return "refused: " + session.error().message() + '\n';
@@ -109,7 +134,8 @@ class Script {
                           .step = command.values.contains("step")
                                       ? std::optional<std::int64_t>(command.number("step", 0))
                                       : std::nullopt,
-                          .ends_job = command.number("ends_job", 0) == 1};
+                          .ends_job = command.number("ends_job", 0) == 1,
+                          .fault = make_fault(command.value("fault", "none"))};
     const std::int64_t round = std::stoll(command.value("round", "1"));
     if (verb == "join")
       return membership_->joined(session, specs_[session] = make_spec(name, command),
@@ -190,10 +216,15 @@ class Script {
     return fmt::format("{} round={} by {}", message.is_resize ? "resize" : "broken", message.round,
                        print_cause(message.cause));
   }
+  static std::string one_line(std::string text) {
+    std::ranges::replace(text, '\n', ';');
+    return text;
+  }
   static std::string print_message(const JobEnded& message) {
     if (message.succeeded) return "ended well";
     return "ended by " + print_cause(message.cause) +
-           (message.no_progress ? "; " + message.no_progress->sentence : "");
+           (message.no_progress ? "; " + message.no_progress->sentence : "") +
+           (message.strikes.empty() ? "" : "; " + one_line(message.strikes));
   }
   static std::string print_message(const SessionLost& message) {
     return "lost: " + message.error.message();
