@@ -13,6 +13,7 @@
 
 #include "agent/core/exit_code.h"
 #include "agent/core/lifecycle.h"
+#include "agent/core/node_fault.h"
 #include "agent/guardian/shared_lease.h"
 #include "agent/monitors/attempt_progress.h"
 #include "agent/monitors/monitors.h"
@@ -29,6 +30,7 @@
 #include "agent/replicas/replica_watch.h"
 #include "agent/report/events.h"
 #include "agent/report/reporter.h"
+#include "agent/report/strike_file.h"
 #include "agent/signals_and_exits.h"
 #include "agent/standstill/process_look.h"
 #include "agent/standstill/standstills.h"
@@ -106,7 +108,9 @@ class Agent {
   void start_worker(int local_rank);
   bool forget_start(int signo);
   void look_for_a_pointless_restart();
-  void give_up(const std::string& why);
+  void give_up(const std::string& why, rendezvous::NodeFault fault = rendezvous::NodeFault::kNone);
+  void keep_strikes(const rendezvous::HostMessage& message);
+  rendezvous::NodeFault fault_of(const rendezvous::Failure& failure) const;
 
   asio::io_context& loop_;
   const AgentConfig config_;
@@ -128,8 +132,10 @@ class Agent {
   PreemptionWatch preemption_;
   NoticeLook notice_look_;
   std::chrono::seconds straggler_window_{0};  // 0: nobody looks for them
-  Time first_sign_{};                         // of the failure that is being told
-  bool is_starting_ = false;                  // StartWorkers is being performed: imports go on
+  StrikeFile strikes_;
+  bool hangs_in_kernel_ = false;  // the worker that was ended last, because it stood still
+  Time first_sign_{};             // of the failure that is being told
+  bool is_starting_ = false;      // StartWorkers is being performed: imports go on
   int exit_code_ = 1;
   std::unique_ptr<NodeServices> services_;    // it calls on_message(), which needs all of the above
   std::unique_ptr<StatusPort> status_port_;   // it looks at all of the above
@@ -197,7 +203,8 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                    .signal = [this](int rank,
                                     const rendezvous::StepOrder& it) { signal_for_step(rank, it); },
                    .stop = [this](int signo) { stop_requested(signo); }}),
-      notice_look_(loop, config_.notice_file, [this] { notice_came(SIGTERM); }) {
+      notice_look_(loop, config_.notice_file, [this] { notice_came(SIGTERM); }),
+      strikes_(config_.restarts.strike_file) {
   consoles_.take_log();
 }
 
@@ -222,6 +229,7 @@ int Agent::run(char* temporary_folder) {
 // node that cannot work must not take a seat.
 Result<void> Agent::prepare(char* temporary_folder) {
   if (auto checked = reporter_.check(); !checked) return checked.error();
+  if (auto read = strikes_.read(config_.restarts.strikes); !read) return read.error();
   if (auto opened = workers_.open_logs(); !opened) return opened.error();
   workers_.open_standbys();
   const auto window =
@@ -366,6 +374,7 @@ void Agent::on_message(const rendezvous::HostMessage& message) {
   const auto* broken = std::get_if<rendezvous::RoundBroken>(&message);
   if (broken != nullptr && broken->round == lifecycle_.round().number && !lifecycle_.is_ending())
     reporter_.round_broken(*broken);
+  keep_strikes(message);
   standstills_.hear(message);
   replicas_.hear(message);
   stragglers_.hear(message);
@@ -374,15 +383,35 @@ void Agent::on_message(const rendezvous::HostMessage& message) {
   if (broken != nullptr && broken->is_fenced) lease_.workers_until({});
 }
 
+void Agent::keep_strikes(const rendezvous::HostMessage& message) {
+  const auto* const published = std::get_if<rendezvous::RoundPublished>(&message);
+  const auto* const ended = std::get_if<rendezvous::JobEnded>(&message);
+  if (published == nullptr && ended == nullptr) return;
+  const auto kept = strikes_.keep(published != nullptr ? published->round.strikes : ended->strikes);
+  if (!kept) log::warning(kept.error().message());
+}
+
+rendezvous::NodeFault Agent::fault_of(const rendezvous::Failure& failure) const {
+  using rendezvous::NodeFault;
+  if (failure.fault != NodeFault::kNone) return failure.fault;
+  if (failure.is_hang) return hangs_in_kernel_ ? NodeFault::kStandstill : NodeFault::kNone;
+  const bool is_killed =
+      failure.exit_code == -SIGKILL || failure.exit_code == kExitSignalBase + SIGKILL;
+  if (is_killed && reporter_.was_short_of_memory()) return NodeFault::kMemory;
+  return blames_device(failure.words) ? NodeFault::kDevice : NodeFault::kNone;
+}
+
 // No signal ends this worker. It may hold a GPU, so a new attempt beside it would fail or hang: the
 // job ends instead.
 void Agent::worker_is_stuck(pid_t pid) {
   const int local_rank = workers_.children().local_rank(pid);
-  give_up(fmt::format(
-      "rank {} (local rank {}, pid {}) on {} has been in uninterruptible sleep for {} s, in the "
-      "kernel's {}; it may hold a device, so the job is not restarted",
-      lifecycle_.seat().first_rank + local_rank, local_rank, pid, hostname_,
-      in_seconds(config_.watch.most_sleep), wait_channel(pid)));
+  give_up(
+      fmt::format(
+          "rank {} (local rank {}, pid {}) on {} has been in uninterruptible sleep for {} s, in the "
+          "kernel's {}; it may hold a device, so the job is not restarted",
+          lifecycle_.seat().first_rank + local_rank, local_rank, pid, hostname_,
+          in_seconds(config_.watch.most_sleep), wait_channel(pid)),
+      rendezvous::NodeFault::kInKernel);
 }
 
 std::chrono::milliseconds Agent::cpu_of_workers() {
@@ -417,6 +446,7 @@ void Agent::end_hung_worker(const rendezvous::Verdict& verdict) {
   if (lifecycle_.phase() != Phase::kRunning) return;
   first_sign_ = now();
   if (config_.on_hang == OnHang::kEnd) lifecycle_.restarts_are_pointless();
+  hangs_in_kernel_ = verdict.kind == rendezvous::VerdictKind::kInKernel;
   standstills_.end_worker(verdict);
 }
 
@@ -458,6 +488,7 @@ void Agent::perform(const RequestRound& /*action*/) {
   spec.compares_replicas = compares_replicas();
   spec.hears_stragglers = true;
   spec.takes_step_orders = true;
+  spec.strikes = strikes_.text();
   services_->session().join(spec);
 }
 
@@ -565,6 +596,7 @@ void Agent::perform(const ReportFailure& action) {
       std::chrono::duration_cast<std::chrono::microseconds>(now() - first_sign_);
   workers_.catch_up();
   failure.words = reporter_.last_words();
+  failure.fault = fault_of(failure);
   progress_.tell(failure, workers_.progress());
   services_->session().report_failure(lifecycle_.round().number, failure);
 }
@@ -605,8 +637,8 @@ asio::awaitable<void> Agent::end() {
 }
 
 // Ends the job for a reason outside the workers, such as a port that is taken.
-void Agent::give_up(const std::string& why) {
-  perform(lifecycle_.give_up({.hostname = hostname_, .message = why}, now()));
+void Agent::give_up(const std::string& why, rendezvous::NodeFault fault) {
+  perform(lifecycle_.give_up({.hostname = hostname_, .message = why, .fault = fault}, now()));
 }
 
 }  // namespace

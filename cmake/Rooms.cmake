@@ -87,7 +87,7 @@ endfunction()
 
 # Rooms whose code runs now and then. In a release they are compiled for size, since ddprun is one
 # file that people copy.
-set(DDPRUN_SMALL_ROOMS launcher_scheduler launcher_options launcher_job launcher_doctor agent agent_core agent_report agent_standby agent_monitors agent_network
+set(DDPRUN_SMALL_ROOMS launcher_scheduler launcher_options launcher_job launcher_doctor launcher_report agent agent_core agent_report agent_standstill agent_standby agent_monitors agent_network
   base_http rendezvous_election rendezvous_failover rendezvous_control rendezvous_pages rendezvous_trust daemon)
 
 # ddprun_room(<room> SOURCES a.cc b.cc [PUBLIC libs...] [PRIVATE libs...])

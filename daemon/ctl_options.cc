@@ -30,6 +30,7 @@ commands:
                            every 2 s until ctrl-C, once if it is not written to a terminal
   drain JOB NODE           take a node out: its workers get SIGTERM, it exits 0, the others go on;
                            no restart is spent
+  forgive JOB NODE         a node has no strikes any more, and sits out no longer
   resize JOB MIN:MAX       rounds have MIN to MAX nodes from now on
   stop JOB                 end a job on all nodes, as SIGTERM does
   wait JOB                 block until a job has ended
@@ -82,12 +83,13 @@ struct Command {
   std::size_t most;
 };
 constexpr std::size_t kManyOperands = 1025;
-constexpr std::array<Command, 9> kCommands = {
+constexpr std::array<Command, 10> kCommands = {
     {{"jobs", CtlCommand::kJobs, "", 0, 0},
      {"status", CtlCommand::kStatus, "[JOB]", 0, 1},
      {"nodes", CtlCommand::kNodes, "JOB", 1, 1},
      {"top", CtlCommand::kTop, "[JOB]", 0, 1},
      {"drain", CtlCommand::kDrain, "JOB NODE", 2, 2},
+     {"forgive", CtlCommand::kForgive, "JOB NODE", 2, 2},
      {"resize", CtlCommand::kResize, "JOB MIN:MAX", 2, 2},
      {"stop", CtlCommand::kStop, "JOB", 1, 1},
      {"wait", CtlCommand::kWait, "JOB", 1, 1},
@@ -157,7 +159,7 @@ std::optional<CtlUsageError> set_command(CtlOptions& options, const CtlFlags& gi
   }
   if (found == nullptr)
     return usage(fmt::format(
-        "{}: expected one of jobs, status, nodes, top, drain, resize, stop, wait and stacks",
+        "{}: expected one of jobs, status, nodes, top, drain, forgive, resize, stop, wait and stacks",
         given.operands.front()));
   options.command = found->command;
   const std::size_t operands = given.operands.size() - 1;
@@ -196,6 +198,9 @@ std::optional<CtlUsageError> set_verb(CtlOptions& options, const CtlFlags& given
     case CtlCommand::kDrain:
       options.question.verb =
           rendezvous::DrainNode{words[2], given.deadline.value_or(std::chrono::milliseconds(0))};
+      return std::nullopt;
+    case CtlCommand::kForgive:
+      options.question.verb = rendezvous::ForgiveNode{words[2]};
       return std::nullopt;
     case CtlCommand::kResize: {
       const auto nodes = launcher::parse_node_count(words[2]);
@@ -257,7 +262,8 @@ std::variant<CtlOptions, CtlAnswer, CtlUsageError> parse_ctl(const std::vector<s
   const CtlFlags& given = std::get<CtlFlags>(read);
   if (given.operands.empty())
     return usage(
-        "no command: expected jobs, status, nodes, top, drain, resize, stop, wait or stacks");
+        "no command: expected jobs, status, nodes, top, drain, forgive, resize, stop, wait or "
+        "stacks");
   if (const auto missing = missing_tls_flag(given.tls); !missing.empty()) return usage(missing);
   CtlOptions options{.token_file = given.token_file, .tls = given.tls, .json = given.json};
   if (auto wrong = set_command(options, given)) return *wrong;

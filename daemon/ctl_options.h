@@ -24,7 +24,18 @@ enum CtlExit : int {
   kCtlWrongToken = 5,
 };
 
-enum class CtlCommand { kJobs, kStatus, kNodes, kDrain, kResize, kStop, kWait, kStacks, kTop };
+enum class CtlCommand {
+  kJobs,
+  kStatus,
+  kNodes,
+  kDrain,
+  kResize,
+  kStop,
+  kWait,
+  kStacks,
+  kTop,
+  kForgive
+};
 
 struct CtlEndpoint {
   std::string host;

@@ -37,7 +37,9 @@ Json node_json(const NodeSnapshot& node) {
                {"node_rank", nullptr},
                {"workers", node.workers},
                {"state", rendezvous::name_of(node.state)},
-               {"hosts_rendezvous", node.hosts}};
+               {"hosts_rendezvous", node.hosts},
+               {"strikes", node.strikes},
+               {"sits_out_s", node.sits_out_s}};
   if (node.node_rank >= 0) json["node_rank"] = node.node_rank;
   return json;
 }
@@ -183,13 +185,20 @@ std::string own_jobs_table(const std::vector<JobSnapshot>& jobs) {
   return text_table(rows);
 }
 
+std::string strikes_text(const NodeSnapshot& node) {
+  if (node.strikes == 0) return "-";
+  std::string text = fmt::format("{:.3g}", node.strikes);
+  if (node.sits_out_s > 0) text += fmt::format(", out for {} s", node.sits_out_s);
+  return text;
+}
+
 std::string nodes_table(const JobSnapshot& job) {
-  std::vector<TextRow> rows = {{"RANK", "HOSTNAME", "STATE", "WORKERS", "ROLE", "ID"}};
+  std::vector<TextRow> rows = {{"RANK", "HOSTNAME", "STATE", "WORKERS", "ROLE", "STRIKES", "ID"}};
   for (const NodeSnapshot& node : job.nodes)
     rows.push_back({node.node_rank < 0 ? "-" : fmt::format("{}", node.node_rank),
                     shown_text(node.hostname) + (node.hosts ? " (host)" : ""),
                     std::string(rendezvous::name_of(node.state)), fmt::format("{}", node.workers),
-                    shown_text(node.role), shown_text(node.id)});
+                    shown_text(node.role), strikes_text(node), shown_text(node.id)});
   return text_table(rows);
 }
 

@@ -90,6 +90,9 @@ struct RestartPlan {
   bool counts_from_the_first = false;
   std::string progress_file{};  // the program writes its step there; empty: none
 
+  rendezvous::StrikeRules strikes{.most = 2, .half_life = std::chrono::hours(1)};
+  std::string strike_file{};  // carries strikes from job to job; empty: none
+
   // Returns whether the user asked for that end by one of the two. Otherwise it is only said.
   bool ends_without_progress() const { return counts_from_the_first || !progress_file.empty(); }
 };

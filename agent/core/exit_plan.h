@@ -12,6 +12,7 @@ struct ExitPlan {
   std::vector<int> ends_job{};  // --exit-ends-job: a worker with such a code is the job's end
   // --exit-restarts: a worker with such a code is a failure, 0 as well, and a restart follows.
   std::vector<int> restarts{};
+  std::vector<int> excludes_node{};  // --exit-excludes-node: a strike of the worker's node
 
   bool operator==(const ExitPlan&) const = default;
 };

@@ -223,6 +223,12 @@ bool Lifecycle::ends_job(const WorkerExit& exit) const {
          settings_.exits.ends_job.end();
 }
 
+bool Lifecycle::excludes_node(const WorkerExit& exit) const {
+  const std::vector<int>& codes = settings_.exits.excludes_node;
+  const bool has_run = exit.exec_errno == 0 && exit.start_error.empty();
+  return has_run && std::ranges::find(codes, exit.exit_code) != codes.end();
+}
+
 // Called for workers that end after the request to end. An exit code may be the answer to the
 // request. A signal is the answer only if we sent it: a worker that dies of SIGSEGV meanwhile
 // failed by itself.
@@ -317,7 +323,8 @@ Actions Lifecycle::time_passed(Time now) {
   const rendezvous::Failure stuck = {
       .hostname = settings_.hostname,
       .message = fmt::format("{} of {} workers on {} did not end after SIGKILL", live_,
-                             settings_.worker_count, settings_.hostname)};
+                             settings_.worker_count, settings_.hostname),
+      .fault = rendezvous::NodeFault::kInKernel};
   if (!ending_.cause) ending_.cause = stuck;
   ending_.succeeded = false;
   ending_.drained = false;
@@ -398,7 +405,9 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
                                  exit.pid > 0 ? fmt::format(", pid {}", exit.pid) : "",
                                  settings_.hostname, how),
           .is_hang = exit.ended_for.starts_with(kEndedForHang),
-          .ends_job = ends_job(exit)};
+          .ends_job = ends_job(exit),
+          .fault = excludes_node(exit) ? rendezvous::NodeFault::kExitCode
+                                       : rendezvous::NodeFault::kNone};
 }
 
 std::vector<int> Lifecycle::own_ranks(bool that_run) const {

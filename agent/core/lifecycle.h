@@ -210,6 +210,7 @@ class Lifecycle {
   Actions drain(AfterDrain after_drain, int signo, Time now);
   Actions worker_failed(const WorkerExit& exit, Time now);
   bool ends_job(const WorkerExit& exit) const;
+  bool excludes_node(const WorkerExit& exit) const;
   bool stopped_by_us(const WorkerExit& exit) const;
   Actions drained();
   void drain_sooner(std::chrono::milliseconds deadline, Time now);

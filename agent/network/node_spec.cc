@@ -26,6 +26,7 @@ rendezvous::NodeSpec node_spec(const AgentConfig& config, const std::string& hos
               restarts.ends_without_progress() ? restarts.most_without_progress : 0,
           .min_nodes = plan.min_nodes,
           .max_nodes = plan.max_nodes,
+          .strike_rules = restarts.strikes,
           .settings = plan.settings};
 }
 

@@ -254,6 +254,11 @@ std::string KillExplainer::explain(int pid) {
   return "sent by another process; no record of the out-of-memory killer";
 }
 
+bool KillExplainer::has_killed_here() const {
+  const auto kills = oom_kills_();
+  return kills && kills_before_ && *kills > *kills_before_;
+}
+
 void KillExplainer::attempt_started() {
   kills_before_ = oom_kills_();
   read_log();

@@ -100,6 +100,8 @@ class KillExplainer {
   // One line about the SIGKILL of `pid`, a worker of this attempt. Call it only if ddprun did not
   // send that signal.
   std::string explain(int pid);
+  // Returns whether the kernel killed a process of our cgroup for want of memory in this attempt.
+  bool has_killed_here() const;
   // One line if the kernel has killed another process of this attempt for want of memory. That may
   // be a data loader, or the program under a shell. Else empty. `says_killed`: the worker itself
   // tells of a SIGKILL, as is_word_of_a_kill() finds it or by exit code 137. Without that a kill

@@ -39,6 +39,9 @@ class PostMortem {
   // ddprun. A record that cannot be written is logged as an error; the exit code stays.
   void file(const ReportFacts& facts, const Ending& ending, int exit_code) const;
 
+  // As KillExplainer::has_killed_here().
+  bool was_short_of_memory() const { return kills_.has_killed_here(); }
+
  private:
   // Reads what a failed worker wrote and what the kernel says of its end.
   void gather_evidence(ReportedWorker& worker);

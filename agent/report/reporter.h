@@ -62,6 +62,7 @@ class Reporter {
   // no log files.
   void attempt_begins(const std::string& log_folder);
   // They run.
+  bool was_short_of_memory() const { return post_mortem_.was_short_of_memory(); }
   void workers_started() { post_mortem_.workers_started(); }
   // A worker was reaped.
   void worker_ended(const WorkerExit& exit);

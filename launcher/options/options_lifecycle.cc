@@ -111,12 +111,27 @@ void read_exits(ParseContext& context) {
   agent::ExitPlan& exits = context.options.exits;
   exits.ends_job = context.value_of(FlagId::kExitEndsJob, parse_exit_codes);
   exits.restarts = context.value_of(FlagId::kExitRestarts, parse_exit_codes);
+  exits.excludes_node = context.value_of(FlagId::kExitExcludesNode, parse_exit_codes);
   for (const int code : exits.restarts)
     if (std::ranges::find(exits.ends_job, code) != exits.ends_job.end())
       context.fail(FlagId::kExitRestarts, 1,
                    fmt::format("expected codes that --exit-ends-job does not have, as {}", code));
   context.options.device_timeout = context.value_of(FlagId::kDeviceTimeout, parse_seconds);
   context.options.device_timeout_ends_job = context.given.has(FlagId::kDeviceTimeout);
+}
+
+void read_strikes(ParseContext& context) {
+  agent::RestartPlan& plan = context.options.restarts;
+  plan.strikes.most = context.integer(
+      FlagId::kStrikes,
+      {.max = rendezvous::kMostThreshold, .expected = "a whole number from 1 to 16; 0: off"});
+  plan.strikes.half_life = context.value_of(FlagId::kStrikeHalfLife, parse_seconds);
+  if (plan.strikes.half_life.count() == 0)
+    context.fail(FlagId::kStrikeHalfLife, 1, "expected more than 0 seconds");
+  plan.strike_file = context.given.text(FlagId::kStrikeFile);
+  if (plan.strikes.most > 0) return;
+  for (const FlagId id : {FlagId::kStrikeHalfLife, FlagId::kStrikeFile, FlagId::kExitExcludesNode})
+    context.warn_without_effect(id, "with --strikes=0");
 }
 
 // A name that is wrong is an error here: the job would lose its work.
@@ -183,6 +198,7 @@ void read_lifecycle(ParseContext& context) {
   read_signals(context);
   read_deadlines(context);
   read_exits(context);
+  read_strikes(context);
   read_notices(context);
   read_standbys(context);
   read_hangs(context);

@@ -28,6 +28,9 @@ void fill(v2::Question& message, const DrainNode& verb) {
   message.mutable_drain()->set_node(verb.node);
   message.mutable_drain()->set_deadline_ms(verb.deadline.count());
 }
+void fill(v2::Question& message, const ForgiveNode& verb) {
+  message.mutable_forgive()->set_node(verb.node);
+}
 void fill(v2::Question& message, const ResizeJob& verb) {
   message.mutable_resize()->set_min_nodes(verb.min_nodes);
   message.mutable_resize()->set_max_nodes(verb.max_nodes);
@@ -46,6 +49,8 @@ void fill(v2::Node& message, const NodeSnapshot& node) {
   message.set_workers(node.workers);
   message.set_state(static_cast<int>(node.state));
   message.set_hosts(node.hosts);
+  message.set_strikes(node.strikes);
+  message.set_sits_out_s(node.sits_out_s);
 }
 
 void fill(v2::Incident& message, const IncidentStatus& incident) {
@@ -151,7 +156,9 @@ JobSnapshot decode_job(const v2::Job& message) {
          .node_rank = node.node_rank(),
          .workers = node.workers(),
          .state = decode_enum(node.state(), MemberState::kDisbelieved, MemberState::kDismissed),
-         .hosts = node.hosts()});
+         .hosts = node.hosts(),
+         .strikes = node.strikes(),
+         .sits_out_s = node.sits_out_s()});
   for (const v2::Incident& incident : message.incidents())
     job.incidents.push_back(
         {.unix_ms = incident.unix_ms(),
@@ -204,8 +211,8 @@ v2::Answer encode_challenge(const Challenge& challenge) {
 Result<ControlQuestion> decode_question(const std::string& bytes) {
   v2::Question message;
   if (!message.ParseFromString(bytes)) return Error(ErrorCode::kProtocol, "no question");
-  for (const std::string* text :
-       {&message.job(), &message.show().after(), &message.drain().node(), &message.stop().by()}) {
+  for (const std::string* text : {&message.job(), &message.show().after(), &message.drain().node(),
+                                  &message.stop().by(), &message.forgive().node()}) {
     if (text->size() > kMaxNameBytes)
       return Error(ErrorCode::kLimit,
                    fmt::format("a name has {} bytes, more than {}", text->size(), kMaxNameBytes));
@@ -222,6 +229,9 @@ Result<ControlQuestion> decode_question(const std::string& bytes) {
           .deadline = std::clamp(deadline, std::chrono::milliseconds(0), kLongestDeadline)};
       return question;
     }
+    case v2::Question::kForgive:
+      question.verb = ForgiveNode{message.forgive().node()};
+      return question;
     case v2::Question::kResize:
       question.verb = ResizeJob{message.resize().min_nodes(), message.resize().max_nodes()};
       return question;

@@ -226,6 +226,8 @@ void ControlService::Calls::answer(const SharedCall& call, const ControlQuestion
   if (shown != nullptr) return call->answer({.jobs = {job.status()}});
   if (const auto* drain = std::get_if<DrainNode>(&question.verb))
     return call->answer(answer_of(job.drain(drain->node, drain->deadline)));
+  if (const auto* forgive = std::get_if<ForgiveNode>(&question.verb))
+    return call->answer(answer_of(job.forgive(forgive->node)));
   if (const auto* resize = std::get_if<ResizeJob>(&question.verb))
     return call->answer(answer_of(job.resize(resize->min_nodes, resize->max_nodes)));
   if (const auto* stop = std::get_if<StopJob>(&question.verb))

@@ -68,6 +68,16 @@ Result<std::string> JobControl::drain(const std::string& node, std::chrono::mill
               fmt::format("node {} is told to leave; the others go on", node));
 }
 
+// The node may be a spare that can sit down now.
+Result<std::string> JobControl::forgive(const std::string& node) {
+  Result<std::string> done = std::string();
+  host_.obey([&](Membership& membership, Time at) {
+    done = rendezvous::forgive(membership, node);
+    return membership.tick(at);
+  });
+  return done;
+}
+
 Result<std::string> JobControl::resize(int min_nodes, int max_nodes) {
   return obey([&](Membership& membership,
                   Time at) { return rendezvous::resize(membership, min_nodes, max_nodes, at); },

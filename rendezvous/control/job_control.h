@@ -39,6 +39,7 @@ class JobControl {
   // As in operator_verbs.h; each returns one line that says what was done. Also kRejected: the node
   // that hosts the rendezvous cannot be drained, since the job would end with it.
   Result<std::string> drain(const std::string& node, std::chrono::milliseconds deadline);
+  Result<std::string> forgive(const std::string& node);
   Result<std::string> resize(int min_nodes, int max_nodes);
   Result<std::string> stop(const std::string& by);
   // Ends the job, which failed for this reason.

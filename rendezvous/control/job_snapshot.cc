@@ -35,6 +35,11 @@ std::string waiting_text(const WaitStatus& wait_status) {
   return {};
 }
 
+int seconds_left(Time until, Time now) {
+  if (until <= now) return 0;
+  return static_cast<int>(std::chrono::ceil<std::chrono::seconds>(until - now).count());
+}
+
 JobPhase phase_of(const Membership& membership, const JobEventLog& log) {
   switch (membership.phase()) {
     case Membership::Phase::kWaiting:
@@ -148,7 +153,9 @@ JobSnapshot status_of(const Membership& membership, const JobEventLog& log, Time
                             .role = spec.role,
                             .node_rank = member.last_seat(),
                             .workers = spec.local_world_size,
-                            .state = member.state});
+                            .state = member.state,
+                            .strikes = membership.strikes_of(member, now),
+                            .sits_out_s = seconds_left(membership.sits_out_until(member), now)});
   });
   std::ranges::stable_sort(status.nodes, {}, [](const NodeSnapshot& node) {
     return node.node_rank < 0 ? std::numeric_limits<int>::max() : node.node_rank;

@@ -33,6 +33,8 @@ struct NodeSnapshot {
   int workers = 0;
   MemberState state = MemberState::kSpare;
   bool hosts = false;  // the rendezvous is in its process
+  double strikes = 0;  // rendezvous/core/strikes.h
+  int sits_out_s = 0;  // it may have a seat again then
 
   bool operator==(const NodeSnapshot&) const = default;
 };

@@ -19,6 +19,9 @@ struct DrainNode {
   std::string node;                       // node rank, hostname or id
   std::chrono::milliseconds deadline{0};  // 0: as the node has it
 };
+struct ForgiveNode {  // its strikes
+  std::string node;   // as in DrainNode
+};
 struct ResizeJob {
   int min_nodes = 0;
   int max_nodes = 0;
@@ -33,7 +36,7 @@ struct ShowStacks {          // of the workers of one node, asked at its own soc
 
 struct ControlQuestion {
   std::string job;  // its rdzv id; empty: all, or the only one
-  std::variant<ShowJobs, DrainNode, ResizeJob, StopJob, AwaitEnd, ShowStacks> verb;
+  std::variant<ShowJobs, DrainNode, ResizeJob, StopJob, AwaitEnd, ShowStacks, ForgiveNode> verb;
 };
 
 // It travels as a number: new ones come last.

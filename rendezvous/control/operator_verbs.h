@@ -23,9 +23,9 @@ Result<Outcome> drain(Membership& membership, SessionId session, std::chrono::mi
 // have so many; kRejected, the job is over, or its nodes were given their ranks.
 Result<Outcome> resize(Membership& membership, int min_nodes, int max_nodes, Time now);
 
-// The node that find_node() finds for `name` has no strikes any more, or the host of that name if it
-// is not here now. Host's tick() must follow. Returns one line for people. Errors: kNotFound, it has
-// none; and those of find_node().
+// Takes the strikes of a node away, which find_node() finds. If it is not here, `name` is its host.
+// Membership::tick() must follow. Returns one line for people. Errors: kNotFound, it has none; and
+// those of find_node().
 Result<std::string> forgive(Membership& membership, const std::string& name);
 
 // The job ends for all nodes. `by`: who wants it; may be empty. Refused where it is over already.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/duration.h"
 #include "rendezvous/core/membership.h"
@@ -136,10 +137,14 @@ void Membership::seat_struck(Time now) {
 
 // The last ones get no seat in the round.
 void Membership::put_last(std::vector<Member*>& arrivals, Time now) const {
-  const auto place = [&](const Member* member) {
-    return sits_out(*member, now) ? 2 : struck_.contains(member->session()) ? 1 : 0;
-  };
-  if (!struck_.empty()) std::ranges::stable_sort(arrivals, {}, place);
+  if (struck_.empty()) return;
+  std::array<std::vector<Member*>, 3> groups;
+  for (Member* const member : arrivals) {
+    const bool is_struck = struck_.contains(member->session());
+    groups[is_struck ? (sits_out(*member, now) ? 2 : 1) : 0].push_back(member);
+  }
+  arrivals.clear();
+  for (const auto& group : groups) arrivals.insert(arrivals.end(), group.begin(), group.end());
 }
 
 // A node that was passed over has no claim to the seat that it had.

@@ -47,6 +47,9 @@ struct RoundSettings {
   bool operator==(const RoundSettings&) const = default;
 };
 
+// A threshold is no higher: no node has more strikes.
+inline constexpr int kMostThreshold = 16;
+
 // When a node sits out (strikes.h).
 struct StrikeRules {
   int most = 0;                            // so many strikes, and it does; 0: no node ever does

@@ -29,6 +29,7 @@ bool SessionMemory::on_message(const HostMessage& message) {
     resumed_.node_count = published->round.node_count;
     resumed_.restarts = published->round.restart_count;
     resumed_.seat = published->seat.node_rank;
+    resumed_.spec.strikes = published->round.strikes;
     resumed_.state = NodeState::kRunning;
     resumed_.cause = {};
     resumed_.is_resize = false;

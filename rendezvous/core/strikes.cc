@@ -76,8 +76,8 @@ Strikes::Node* Strikes::find(const std::string& name) {
   return const_cast<Node*>(std::as_const(*this).find(name));
 }
 
-// A strike is halved at the end of each half-life, and not little by little: two strikes within one
-// are two.
+// A strike is halved at the end of each half-life, and not little by little. So two of them within
+// one half-life are two.
 double Strikes::count(const Node& node, Time now) const {
   double sum = 0;
   for (const Time at : node.strikes) {
@@ -107,6 +107,7 @@ Time Strikes::next_return(Time now) const {
 
 bool Strikes::failed(const std::string& node, std::int64_t round, const Failure& cause, Time now) {
   if (rules_.most == 0 || cause.fault == NodeFault::kNone || !is_name(node)) return false;
+  forget_old(now);
   const bool is_of_a_worker =
       cause.fault != NodeFault::kLost && cause.fault != NodeFault::kInKernel;
   if (is_of_a_worker) {

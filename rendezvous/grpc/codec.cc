@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "rendezvous/core/strikes.h"
 #include "rendezvous/grpc/cut_text.h"
 
 namespace ddprun::rendezvous {
@@ -35,6 +36,7 @@ v4::Failure encode_failure(const Failure& failure) {
   message.set_is_step_of_run(failure.is_step_of_run);
   message.set_is_hang(failure.is_hang);
   message.set_ends_job(failure.ends_job);
+  message.set_fault(static_cast<int>(failure.fault));
   return message;
 }
 
@@ -43,6 +45,7 @@ v4::Ended encode_end(const JobEnded& ended) {
   message.set_succeeded(ended.succeeded);
   *message.mutable_cause() = encode_failure(ended.cause);
   message.set_is_stopped(ended.is_stopped);
+  message.set_strikes(ended.strikes);
   if (!ended.no_progress) return message;
   v4::NoProgress& why = *message.mutable_no_progress();
   why.set_attempts(ended.no_progress->attempts);
@@ -80,6 +83,9 @@ v4::Join encode_spec(const NodeSpec& spec) {
   message.set_hears_stragglers(spec.hears_stragglers);
   message.set_most_without_progress(spec.most_without_progress);
   message.set_takes_step_orders(spec.takes_step_orders);
+  message.set_most_strikes(spec.strike_rules.most);
+  message.set_strike_half_life_ms(spec.strike_rules.half_life.count());
+  message.set_strikes(spec.strikes);
   v4::RoundSettings& settings = *message.mutable_settings();
   settings.set_join_timeout_ms(spec.settings.join_timeout.count());
   settings.set_last_call_ms(spec.settings.last_call.count());
@@ -98,6 +104,7 @@ v4::Round encode_round(const Round& round) {
   message.set_master_port(round.master_port);
   message.set_node_count(round.node_count);
   message.set_master_hostname(cut(round.master_hostname, kMaxNameBytes));
+  message.set_strikes(round.strikes);
   return message;
 }
 
@@ -148,6 +155,9 @@ Result<Failure> decode_failure(const v4::Failure& message) {
   failure.is_step_of_run = message.is_step_of_run();
   failure.is_hang = message.is_hang();
   failure.ends_job = message.ends_job();
+  const bool is_known =
+      message.fault() >= 0 && message.fault() <= static_cast<int>(NodeFault::kExitCode);
+  if (is_known) failure.fault = static_cast<NodeFault>(message.fault());
   return failure;
 }
 
@@ -168,6 +178,7 @@ Result<NoProgress> decode_no_progress(const v4::NoProgress& message) {
 Result<DownMessage> decode_end(const v4::Ended& message) {
   auto cause = decode_failure(message.cause());
   if (!cause) return cause.error();
+  if (auto error = too_long("strikes", message.strikes(), kMostStrikesText)) return *error;
   JobEnded ended{.succeeded = message.succeeded(),
                  .cause = *std::move(cause),
                  .is_stopped = message.is_stopped()};
@@ -176,6 +187,7 @@ Result<DownMessage> decode_end(const v4::Ended& message) {
     if (!why) return why.error();
     ended.no_progress = *std::move(why);
   }
+  ended.strikes = message.strikes();
   return DownMessage(std::move(ended));
 }
 
@@ -198,6 +210,7 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
                          Name{"store_address", &message.store_address()}};
   for (const auto& [field, name] : names)
     if (auto error = too_long(field, *name, kMaxNameBytes)) return *error;
+  if (auto error = too_long("strikes", message.strikes(), kMostStrikesText)) return *error;
   const auto port = decode_port(message.store_port());
   const auto worker_port = decode_port(message.worker_store_port());
   if (!port || !worker_port) return port ? worker_port.error() : port.error();
@@ -222,6 +235,9 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
   spec.hears_stragglers = message.hears_stragglers();
   spec.most_without_progress = std::max(message.most_without_progress(), 0);
   spec.takes_step_orders = message.takes_step_orders();
+  spec.strike_rules = {.most = std::clamp(message.most_strikes(), 0, kMostThreshold),
+                       .half_life = decode_wait(message.strike_half_life_ms())};
+  spec.strikes = message.strikes();
   if (message.has_settings()) spec.settings = decode_settings(message.settings());
   return spec;
 }
@@ -254,6 +270,7 @@ Result<DownMessage> decode_published(const v4::Published& message) {
   if (!port) return port.error();
   if (auto error = too_long("master_hostname", round.master_hostname(), kMaxNameBytes))
     return *error;
+  if (auto error = too_long("strikes", round.strikes(), kMostStrikesText)) return *error;
   if (seat.node_rank() < 0 || seat.node_rank() >= round.node_count())
     return Error(ErrorCode::kProtocol,
                  fmt::format("node rank {} of {}", seat.node_rank(), round.node_count()));
@@ -263,7 +280,8 @@ Result<DownMessage> decode_published(const v4::Published& message) {
                                               .node_count = round.node_count(),
                                               .master_addr = round.master_addr(),
                                               .master_port = *port,
-                                              .master_hostname = round.master_hostname()},
+                                              .master_hostname = round.master_hostname(),
+                                              .strikes = round.strikes()},
                                     .seat = {.node_rank = seat.node_rank(),
                                              .first_rank = seat.first_rank(),
                                              .role_first_rank = seat.role_first_rank(),

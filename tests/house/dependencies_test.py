@@ -40,7 +40,7 @@ MAY_INCLUDE = {
     "agent/core": {"proto", "rendezvous/core/rendezvous.h", "rendezvous/core/keep_alive.h", "rendezvous/core/progress.h", "rendezvous/election/etcd_plan.h"},
     "agent/processes": {"proto", "agent/core"},
     "agent/output": {"proto", "agent/core"},
-    "agent/report": {"proto", "base/net", "rendezvous/core/progress.h", "rendezvous/core/rendezvous.h", "rendezvous/core/timeline.h", "agent/core", "agent/processes", "agent/output"},
+    "agent/report": {"proto", "base/net", "rendezvous/core/progress.h", "rendezvous/core/rendezvous.h", "rendezvous/core/strikes.h", "rendezvous/core/timeline.h", "agent/core", "agent/processes", "agent/output"},
     "agent/standby": {"proto", "agent/core", "agent/processes"},
     "agent/standstill": {"proto", "rendezvous/core/rank_stack.h", "rendezvous/core/rendezvous.h", "rendezvous/core/standstill.h", "agent/core", "agent/processes", "agent/standby"},
     "agent/replicas": {"proto", "rendezvous/core/rendezvous.h", "rendezvous/core/replicas.h", "agent/core"},

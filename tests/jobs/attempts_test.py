@@ -7,7 +7,7 @@ import signal
 import subprocess
 import unittest
 
-from machine import free_port
+from machine import free_port, wait_until
 from support import REPORTING, SLEEPER, JobTest, main, with_variables
 
 CAN_MOUNT = subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
@@ -94,6 +94,29 @@ class NoProgress(Attempts):
         code, tries, err = self.run_attempts(write % "1200 + 4 * (attempt > 0)", *flags, name="same.py")
         self.assertEqual((code, tries), (1, 3), err)
         self.assertIn("failed after step 1204, with exit code 3", err)
+
+
+class Strikes(Attempts):
+    def test_a_node_that_fails_twice_leaves_its_seat_to_a_spare(self):
+        done, file = self.folder / "done", self.folder / "strikes"
+        flags = ("--no-python", "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=j", "--max-restarts=200",
+                 "--exit-excludes-node=9", f"--strike-file={file}")
+        wait = f"while [ ! -e {done} ]; do sleep 0.02; done"
+        good = self.start(*flags, "--node-rank=0", "sh", "-c", wait)
+        bad = self.start(*flags, "--node-rank=1", "sh", "-c", "exit 9")
+        wait_until(file.exists, "the second round")
+        spare = self.start(*flags, "sh", "-c", f"touch {done}")
+        for job in (good, bad, spare):
+            code, _, err = job.finish()
+            self.assertEqual(code, 0, err)
+        self.assertRegex(file.read_text(), r"^ddprun-strikes \d+\n\S+ strikes=[\d,]+ pauses=\d+ left=\d+\n$")
+
+    def test_a_bad_file_is_refused(self):
+        file = self.folder / "strikes"
+        file.write_text("ddprun-strikes 5\nhost strikes=x\n")
+        code, _, err = self.run_job("--no-python", f"--strike-file={file}", "true")
+        self.assertEqual(code, 1)
+        self.assertIn(f"--strike-file={file}: expected lines as in NODE strikes=10,600 pauses=0 left=0", err)
 
 
 class ExitCodes(Attempts):

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/sim/preemption_sim.h"
+#include "tests/sim/strikes_sim.h"
 #include "tests/sim/takeover.h"
 #include "tests/support/number_of.h"
 
@@ -57,6 +58,9 @@ TEST(Takeover, KeepsItsPromisesUnderFreshSeeds) { run_fresh_seeds<Takeover>(); }
 
 TEST(Preemption, KeepsItsPromisesUnderFixedSeeds) { run_fixed_seeds<PreemptionSim>(); }
 TEST(Preemption, KeepsItsPromisesUnderFreshSeeds) { run_fresh_seeds<PreemptionSim>(); }
+
+TEST(StrikesSim, KeepsItsPromisesUnderFixedSeeds) { run_fixed_seeds<StrikesSim>(); }
+TEST(StrikesSim, KeepsItsPromisesUnderFreshSeeds) { run_fresh_seeds<StrikesSim>(); }
 
 }  // namespace
 }  // namespace ddprun::sim

@@ -41,6 +41,10 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
                "--progress=P",
                "--exit-map=node:76",
                "--device-timeout=2",
+               "--strikes=3",
+               "--strike-half-life=60",
+               "--strike-file=S",
+               "--exit-excludes-node=9",
                "--signals-to-handle=SIGINT",
                "--signal-map=USR1=TERM",
                "--shutdown-timeout=7",
@@ -71,6 +75,10 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
   EXPECT_EQ(agent.restarts.most_without_progress, 4);
   EXPECT_EQ(agent.restarts.progress_file, "P");
   EXPECT_EQ(agent.exits.map.at("node"), 76);
+  EXPECT_EQ(agent.restarts.strikes.most, 3);
+  EXPECT_EQ(agent.restarts.strikes.half_life, std::chrono::minutes(1));
+  EXPECT_EQ(agent.restarts.strike_file, "S");
+  EXPECT_EQ(agent.exits.excludes_node, std::vector<int>{9});
   EXPECT_EQ(agent.device_timeout, std::chrono::seconds(2));
   EXPECT_EQ(agent.restarts.backoff.count(), 1000);
   EXPECT_EQ(agent.signals.stop, std::vector<int>{SIGINT});
