@@ -159,7 +159,8 @@ std::optional<CtlUsageError> set_command(CtlOptions& options, const CtlFlags& gi
   }
   if (found == nullptr)
     return usage(fmt::format(
-        "{}: expected one of jobs, status, nodes, top, drain, forgive, resize, stop, wait and stacks",
+        "{}: expected one of jobs, status, nodes, top, drain, forgive, resize, stop, wait and "
+        "stacks",
         given.operands.front()));
   options.command = found->command;
   const std::size_t operands = given.operands.size() - 1;

@@ -12,7 +12,7 @@ namespace ddprun::rendezvous {
 namespace {
 
 constexpr std::size_t kMostSeen = 16;
-constexpr std::int64_t kLongestAge = 10 * 365 * 24 * 3600;  // seconds
+constexpr std::int64_t kLongestAge = std::int64_t{10} * 365 * 24 * 3600;  // seconds
 
 std::int64_t whole_seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration_cast<std::chrono::seconds>(time).count();

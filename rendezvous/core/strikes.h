@@ -3,8 +3,8 @@
 //
 // A failure that a node caused (NodeFault) is a strike. It counts 1, and half as much after each
 // half-life. A node with enough of them sits out: first for kFirstPause, and twice as long each
-// further time. A failure that another node has had as well is the program's, and no strike. It has
-// the same fault and exception, and is of the same rank or round. The other node's strike is undone.
+// further time. If another node has had the same failure, it is the program's and no strike. It is
+// the same if fault and exception are, and rank or round. The other node's strike is undone.
 //
 // A text holds them for files and messages, a line for each node: `NAME strikes=AGE,… pauses=N
 // left=S`, in seconds.

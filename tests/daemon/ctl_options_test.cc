@@ -83,14 +83,12 @@ TEST(CtlOptionsTest, StacksAreThisHosts) {
 }
 
 TEST(CtlOptionsTest, WhatIsWrongIsNamed) {
-  EXPECT_EQ(
-      wrong({}),
-      "no command: expected jobs, status, nodes, top, drain, resize, stop, wait or stacks; see "
-      "ddpctl --help");
-  EXPECT_EQ(
-      wrong({"go"}),
-      "go: expected one of jobs, status, nodes, top, drain, resize, stop, wait and stacks; see "
-      "ddpctl --help");
+  EXPECT_EQ(wrong({}),
+            "no command: expected jobs, status, nodes, top, drain, forgive, resize, stop, wait or "
+            "stacks; see ddpctl --help");
+  EXPECT_EQ(wrong({"go"}),
+            "go: expected one of jobs, status, nodes, top, drain, forgive, resize, stop, wait and "
+            "stacks; see ddpctl --help");
   EXPECT_EQ(wrong({"drain", "j"}), "drain takes JOB NODE, not 1 operand(s); see ddpctl --help");
   EXPECT_EQ(wrong({"jobs", "j"}), "jobs takes no operand, not 1 operand(s); see ddpctl --help");
   EXPECT_EQ(wrong({"stop", "j"}, ""),

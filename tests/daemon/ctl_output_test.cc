@@ -66,12 +66,15 @@ TEST(CtlOutput, JsonHasEachStack) {
 }
 
 TEST(CtlOutput, AStatusHasNodesAndIncidents) {
-  EXPECT_EQ(output(options(CtlCommand::kStatus), {.jobs = {kJob}}),
+  rendezvous::JobSnapshot job = kJob;
+  job.nodes[1].strikes = 2.5;
+  job.nodes[1].sits_out_s = 60;
+  EXPECT_EQ(output(options(CtlCommand::kStatus), {.jobs = {job}}),
             "train: running, round 2, 1 of 1:4 nodes, 1 of 3 restarts spent\n"
             "\n"
-            "RANK  HOSTNAME       STATE    WORKERS  ROLE     ID\n"
-            "0     n0 [2J (host)  running  8        default  n0-1\n"
-            "-     n1             spare    8        default  n1-1\n"
+            "RANK  HOSTNAME       STATE    WORKERS  ROLE     STRIKES            ID\n"
+            "0     n0 [2J (host)  running  8        default  -                  n0-1\n"
+            "-     n1             spare    8        default  2.5, out for 60 s  n1-1\n"
             "\n"
             "TIME                      ROUND  KIND     RE-FORMED  WHAT\n"
             "2023-11-14T22:13:20.123Z  1      failure  -          it died\n");

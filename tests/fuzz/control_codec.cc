@@ -41,6 +41,8 @@ void check_bounds(const ControlQuestion& question) {
     DDPRUN_ASSERT(drain->node.size() <= kMaxNameBytes);
     DDPRUN_ASSERT(drain->deadline.count() >= 0 && drain->deadline <= kMostDeadline);
   }
+  if (const auto* forgive = std::get_if<ForgiveNode>(&question.verb))
+    DDPRUN_ASSERT(forgive->node.size() <= kMaxNameBytes);
   if (const auto* stop = std::get_if<StopJob>(&question.verb))
     DDPRUN_ASSERT(stop->by.size() <= kMaxNameBytes);
 }

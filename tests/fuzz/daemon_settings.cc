@@ -164,6 +164,8 @@ Words written(const CtlOptions& options, const std::string& command) {
   words.insert(words.end(), {"--", command});
   if (!options.question.job.empty()) words.push_back(options.question.job);
   if (drain != nullptr) words.push_back(drain->node);
+  if (const auto* forgive = std::get_if<rendezvous::ForgiveNode>(&verb))
+    words.push_back(forgive->node);
   if (const auto* resize = std::get_if<rendezvous::ResizeJob>(&verb))
     words.push_back(fmt::format("{}:{}", resize->min_nodes, resize->max_nodes));
   for (const int rank : ranks_of(options)) words.push_back(std::to_string(rank));
@@ -180,6 +182,8 @@ const char* name_of(CtlCommand command) {
       return "nodes";
     case CtlCommand::kDrain:
       return "drain";
+    case CtlCommand::kForgive:
+      return "forgive";
     case CtlCommand::kResize:
       return "resize";
     case CtlCommand::kStop:

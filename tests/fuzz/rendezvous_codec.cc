@@ -214,6 +214,9 @@ NodeSpec spec(ScriptInput& script) {
   spec.hears_stragglers = script.flag();
   spec.most_without_progress = std::max(number(script), 0);
   spec.takes_step_orders = script.flag();
+  spec.strike_rules = {.most = static_cast<int>(script.choice(kMostThreshold + 1)),
+                       .half_life = wait(script)};
+  spec.strikes = script.text();
   return spec;
 }
 

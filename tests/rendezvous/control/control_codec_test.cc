@@ -18,6 +18,7 @@ TEST(ControlCodec, EveryQuestionArrives) {
   sent(AwaitEnd{});
   EXPECT_EQ(sent(DrainNode{"n", std::chrono::milliseconds(5)}).deadline.count(), 5);
   EXPECT_EQ(sent(DrainNode{"n"}).node, "n");
+  EXPECT_EQ(sent(ForgiveNode{"n"}).node, "n");
   EXPECT_EQ(sent(ResizeJob{2, 4}).max_nodes, 4);
   EXPECT_EQ(sent(StopJob{"me"}).by, "me");
   EXPECT_EQ(sent(ShowStacks{{7, 1}}).ranks, (std::vector<int>{7, 1}));
@@ -39,7 +40,9 @@ TEST(ControlCodec, AnAnswerArrives) {
                                    .node_rank = 1,
                                    .workers = 8,
                                    .state = MemberState::kDisbelieved,
-                                   .hosts = true}},
+                                   .hosts = true,
+                                   .strikes = 1.5,
+                                   .sits_out_s = 60}},
                         .incidents = {{.unix_ms = 9,
                                        .round = 6,
                                        .kind = IncidentKind::kResize,

@@ -25,6 +25,8 @@ NodeSpec spec() {
           .answers_looks = true,
           .compares_replicas = true,
           .hears_stragglers = true,
+          .strike_rules = {.most = 3, .half_life = milliseconds(60'000)},
+          .strikes = "a strikes=1 pauses=0 left=0\n",
           .settings = {.join_timeout = milliseconds(5'000),
                        .last_call = milliseconds(4'000),
                        .resize_wait = milliseconds(0),
@@ -43,7 +45,8 @@ Failure failure() {
           .step = 12,
           .is_step_of_run = true,
           .is_hang = true,
-          .ends_job = true};
+          .ends_job = true,
+          .fault = NodeFault::kExitCode};
 }
 
 RoundPublished published() {
@@ -53,7 +56,8 @@ RoundPublished published() {
                     .node_count = 3,
                     .master_addr = "10.0.0.1",
                     .master_port = 29500,
-                    .master_hostname = "n0"},
+                    .master_hostname = "n0",
+                    .strikes = "b strikes=2 pauses=0 left=0\n"},
           .seat = {.node_rank = 2, .first_rank = 16, .role_first_rank = 8, .role_world_size = 16}};
 }
 
@@ -131,6 +135,7 @@ TEST(Codec, CarriesEveryMessageOfTheHost) {
   EXPECT_FALSE(ended.succeeded);
   EXPECT_EQ(ended.cause, failure());
   EXPECT_TRUE(received<JobEnded>(JobEnded{true, {}}).succeeded);
+  EXPECT_EQ(received<JobEnded>(JobEnded{.strikes = "c"}).strikes, "c");
   EXPECT_FALSE(ended.no_progress);
   const NoProgress why{.attempts = 3, .sentence = "alike", .last = {{4, failure()}, {5, {}}}};
   EXPECT_EQ(received<JobEnded>(JobEnded{.cause = failure(), .no_progress = why}).no_progress, why);
