@@ -58,7 +58,7 @@ void Membership::mark_if_struck(const Member& member) {
 }
 
 void Membership::strike(const Member& member, const Failure& cause, Time now, Outcome& outcome) {
-  if (cause.fault != NodeFault::kNone) strike(strike_key(member), cause, now, outcome);
+  strike(strike_key(member), cause, now, outcome);
 }
 
 void Membership::strike(const std::string& node, const Failure& cause, Time now, Outcome& outcome) {

@@ -78,17 +78,21 @@ void StrikesSim::pass(seconds length) {
   now_ = end;
 }
 
-// A node of its own fault is lost, and comes back at once.
+// A node of its own fault is lost, and comes back at once; or a worker of it says so.
 void StrikesSim::fail(int node, bool is_of_the_node) {
   Node& one = nodes_[static_cast<std::size_t>(node)];
-  if (is_of_the_node) {
-    strike(one);
+  if (is_of_the_node) strike(one);
+  if (is_of_the_node && draw(2) == 0) {
     one.is_seated = one.was_seated = false;
     hear(membership_->session_lost(std::exchange(one.session, 0), "it was cut off", now_));
     to_join_.insert(node);
   } else {
     hear(membership_->failed(one.session, membership_->round_number(),
-                             {.hostname = fmt::format("host-{}", node), .rank = 0, .exit_code = 1},
+                             {.hostname = fmt::format("host-{}", node),
+                              .rank = node,
+                              .exit_code = 1,
+                              .words = fmt::format("Error{}: it", node),
+                              .fault = is_of_the_node ? NodeFault::kExitCode : NodeFault::kNone},
                              now_));
   }
   join_all({to_join_.begin(), to_join_.end()});
