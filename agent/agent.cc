@@ -407,8 +407,8 @@ void Agent::worker_is_stuck(pid_t pid) {
   const int local_rank = workers_.children().local_rank(pid);
   give_up(
       fmt::format(
-          "rank {} (local rank {}, pid {}) on {} has been in uninterruptible sleep for {} s, in the "
-          "kernel's {}; it may hold a device, so the job is not restarted",
+          "rank {} (local rank {}, pid {}) on {} has been in uninterruptible sleep for {} s, in "
+          "the kernel's {}; it may hold a device, so the job is not restarted",
           lifecycle_.seat().first_rank + local_rank, local_rank, pid, hostname_,
           in_seconds(config_.watch.most_sleep), wait_channel(pid)),
       rendezvous::NodeFault::kInKernel);
