@@ -75,7 +75,7 @@ class Agent {
 
   void children_died();
   void worker_is_dying(int local_rank, Time noticed);
-  void stop_requested(int signo);
+  void stop_requested(int signo, Time end = Time::max());
   void notice_came(int signo);
   void step_is_agreed(const rendezvous::StepOrder& order);
   void signal_for_step(int local_rank, const rendezvous::StepOrder& order);
@@ -202,7 +202,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                    .agreed = [this](const rendezvous::StepOrder& it) { step_is_agreed(it); },
                    .signal = [this](int rank,
                                     const rendezvous::StepOrder& it) { signal_for_step(rank, it); },
-                   .stop = [this](int signo) { stop_requested(signo); }}),
+                   .stop = [this](int signo, Time end) { stop_requested(signo, end); }}),
       notice_look_(loop, config_.notice_file, [this] { notice_came(SIGTERM); }),
       strikes_(config_.restarts.strike_file) {
   consoles_.take_log();
@@ -299,8 +299,7 @@ void Agent::children_died() {
   std::vector<WorkerExit> exits = workers_.children().reap();
   for (WorkerExit& exit : exits) {
     if (lease_.has_ended_workers() && exit.exit_code == -SIGKILL) exit.ended_for = kEndedByGuardian;
-    exit.wants_restart =
-        std::ranges::find(config_.exits.restarts, exit.exit_code) != config_.exits.restarts.end();
+    exit.wants_restart = config_.exits.wants_restart(exit.exit_code);
     // The kernel may reuse this pid from now on: the watchdog must not kill its next owner.
     monitors_.forget(exit.pid);
     reporter_.worker_ended(exit);
@@ -315,15 +314,16 @@ void Agent::look_for_a_pointless_restart() {
   const bool is_running = lifecycle_.phase() == Phase::kRunning;
   if (!is_running || !may_give_up_restarts(config_) || !reporter_.may_be_pointless()) return;
   workers_.catch_up();
-  if (reporter_.is_pointless()) lifecycle_.restarts_are_pointless();
+  if (reporter_.is_pointless()) lifecycle_.restarts_are_pointless(reporter_.last_words());
 }
 
 // Its memory is still being given back. The others need not wait for that.
 void Agent::worker_is_dying(int local_rank, Time noticed) {
   if (lifecycle_.phase() != Phase::kRunning || lease_.hides_deaths()) return;
   first_sign_ = noticed;
-  const auto exit = workers_.children().coming_failure(local_rank);
+  auto exit = workers_.children().coming_failure(local_rank);
   if (!exit) return;
+  exit->wants_restart = config_.exits.wants_restart(exit->exit_code);
   // If several are dying, only the order of their deaths tells who was first.
   for (int other = 0; other < config_.worker_count; ++other) {
     if (other != local_rank && workers_.children().coming_failure(other)) return;
@@ -335,13 +335,13 @@ void Agent::worker_is_dying(int local_rank, Time noticed) {
 
 // A signal after the end of the job, or a second one, means that the user does not wait. It waits
 // neither for workers nor for the console's reader.
-void Agent::stop_requested(int signo) {
+void Agent::stop_requested(int signo, Time end) {
   const bool is_over = lifecycle_.phase() == Phase::kDone;
   if (is_over || lifecycle_.ending().signal != 0) {
     consoles_.stop_waiting();
     workers_.hurry();
   }
-  if (!is_over) perform(lifecycle_.stop_requested(signo, now()));
+  if (!is_over) perform(lifecycle_.stop_requested(signo, now(), end));
 }
 
 // If no worker runs, there is nothing to save.
@@ -349,7 +349,7 @@ void Agent::notice_came(int signo) {
   const auto deadline = std::chrono::ceil<std::chrono::milliseconds>(config_.notice_deadline);
   const bool is_told =
       lifecycle_.phase() == Phase::kRunning && preemption_.give_notice(signo, deadline);
-  if (!is_told) stop_requested(signo);
+  if (!is_told) stop_requested(signo, now() + deadline);
 }
 
 void Agent::step_is_agreed(const rendezvous::StepOrder& order) {
@@ -595,7 +595,7 @@ void Agent::perform(const ReportFailure& action) {
   failure.noticed_after =
       std::chrono::duration_cast<std::chrono::microseconds>(now() - first_sign_);
   workers_.catch_up();
-  failure.words = reporter_.last_words();
+  if (failure.words.empty()) failure.words = reporter_.last_words();
   failure.fault = fault_of(failure);
   progress_.tell(failure, workers_.progress());
   services_->session().report_failure(lifecycle_.round().number, failure);

@@ -32,6 +32,7 @@ commands:
                            no restart is spent
   forgive JOB NODE         a node has no strikes any more, and sits out no longer
   resize JOB MIN:MAX       rounds have MIN to MAX nodes from now on
+  checkpoint JOB           all ranks save after one step, and go on
   stop JOB                 end a job on all nodes, as SIGTERM does
   wait JOB                 block until a job has ended
   stacks [JOB [RANK]...]   the Python stacks of a job's workers on this host; nothing stops them
@@ -83,7 +84,7 @@ struct Command {
   std::size_t most;
 };
 constexpr std::size_t kManyOperands = 1025;
-constexpr std::array<Command, 10> kCommands = {
+constexpr std::array<Command, 11> kCommands = {
     {{"jobs", CtlCommand::kJobs, "", 0, 0},
      {"status", CtlCommand::kStatus, "[JOB]", 0, 1},
      {"nodes", CtlCommand::kNodes, "JOB", 1, 1},
@@ -91,6 +92,7 @@ constexpr std::array<Command, 10> kCommands = {
      {"drain", CtlCommand::kDrain, "JOB NODE", 2, 2},
      {"forgive", CtlCommand::kForgive, "JOB NODE", 2, 2},
      {"resize", CtlCommand::kResize, "JOB MIN:MAX", 2, 2},
+     {"checkpoint", CtlCommand::kCheckpoint, "JOB", 1, 1},
      {"stop", CtlCommand::kStop, "JOB", 1, 1},
      {"wait", CtlCommand::kWait, "JOB", 1, 1},
      {"stacks", CtlCommand::kStacks, "[JOB [RANK]...]", 0, kManyOperands}}};
@@ -159,7 +161,8 @@ std::optional<CtlUsageError> set_command(CtlOptions& options, const CtlFlags& gi
   }
   if (found == nullptr)
     return usage(fmt::format(
-        "{}: expected one of jobs, status, nodes, top, drain, forgive, resize, stop, wait and "
+        "{}: expected one of jobs, status, nodes, top, drain, forgive, resize, checkpoint, stop, wait "
+        "and "
         "stacks",
         given.operands.front()));
   options.command = found->command;
@@ -209,6 +212,9 @@ std::optional<CtlUsageError> set_verb(CtlOptions& options, const CtlFlags& given
       options.question.verb = rendezvous::ResizeJob{nodes->min, nodes->max};
       return std::nullopt;
     }
+    case CtlCommand::kCheckpoint:
+      options.question.verb = rendezvous::SaveCheckpoint{};
+      return std::nullopt;
     case CtlCommand::kStop:
       options.question.verb = rendezvous::StopJob{};
       return std::nullopt;
@@ -263,7 +269,8 @@ std::variant<CtlOptions, CtlAnswer, CtlUsageError> parse_ctl(const std::vector<s
   const CtlFlags& given = std::get<CtlFlags>(read);
   if (given.operands.empty())
     return usage(
-        "no command: expected jobs, status, nodes, top, drain, forgive, resize, stop, wait or "
+        "no command: expected jobs, status, nodes, top, drain, forgive, resize, checkpoint, stop, "
+        "wait or "
         "stacks");
   if (const auto missing = missing_tls_flag(given.tls); !missing.empty()) return usage(missing);
   CtlOptions options{.token_file = given.token_file, .tls = given.tls, .json = given.json};

@@ -34,7 +34,8 @@ enum class CtlCommand {
   kWait,
   kStacks,
   kTop,
-  kForgive
+  kForgive,
+  kCheckpoint
 };
 
 struct CtlEndpoint {

@@ -42,7 +42,9 @@ bool may_restart(const AgentConfig& config, int restart_count) {
 }
 
 bool may_give_up_restarts(const AgentConfig& config) {
-  return config.restarts.window.count() == 0 && config.restarts.backoff.count() == 0 &&
+  const RestartPlan& plan = config.restarts;
+  const bool ends_row = plan.most_without_progress > 0 && plan.ends_without_progress();
+  return !ends_row && plan.window.count() == 0 && plan.backoff.count() == 0 &&
          config.rendezvous.min_nodes == config.rendezvous.max_nodes;
 }
 

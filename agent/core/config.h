@@ -260,7 +260,7 @@ bool may_restart(const AgentConfig& config, int restart_count);
 
 // Returns whether restarts may be left unspent that cannot help (agent/report/repeated_deaths.h).
 // Not if the user asked for a wait between them, which may be there for a file that comes late. Not
-// if the job can go on without this node.
+// if attempts are counted by their progress. Not if the job can go on without this node.
 bool may_give_up_restarts(const AgentConfig& config);
 
 // Returns whether the user asked for files of the workers' output (--redirects, --tee).

@@ -6,6 +6,7 @@
 
 #include "agent/core/lifecycle.h"
 #include "base/numbers.h"
+#include "base/shown_text.h"
 #include "base/signal_name.h"
 #include "rendezvous/core/progress.h"
 
@@ -15,6 +16,7 @@ namespace {
 constexpr std::string_view kSpaces = " \t\r";
 constexpr std::string_view kSignal = "signal:";
 constexpr std::string_view kExit = "exit:";
+constexpr std::size_t kMostShown = 80;  // of a bad entry
 constexpr int kLastSignal = 64;
 constexpr int kLastCode = 255;
 constexpr const char* kAccepted =
@@ -56,7 +58,8 @@ Result<void> add_entry(ExitMap& map, std::string_view entry) {
                         ? std::nullopt
                         : code_in(trimmed(entry.substr(colon + 1)), kLastCode);
   if (!code || !is_key(key))
-    return Error(ErrorCode::kInvalidArgument, fmt::format("'{}': {}", entry, kAccepted));
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("'{}': {}", shown_text(entry.substr(0, kMostShown)), kAccepted));
   map[std::string(key)] = *code;
   return {};
 }

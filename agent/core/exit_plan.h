@@ -1,6 +1,7 @@
 // The meaning of exit codes, those of workers and of ddprun. Plain values; any thread.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "agent/core/exit_map.h"
@@ -14,6 +15,9 @@ struct ExitPlan {
   std::vector<int> restarts{};
   std::vector<int> excludes_node{};  // --exit-excludes-node: a strike of the worker's node
 
+  bool wants_restart(int exit_code) const {
+    return std::ranges::find(restarts, exit_code) != restarts.end();
+  }
   bool operator==(const ExitPlan&) const = default;
 };
 

@@ -83,7 +83,7 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& message, Ti
   workers_started_ = true;
   killed_ = false;
   handled_rank_ = -1;
-  is_pointless_ = false;
+  pointless_.reset();
   after_drain_ = AfterDrain::kUndecided;
   phase_ = Phase::kRunning;
   return {StartWorkers{}};
@@ -179,6 +179,13 @@ void Lifecycle::kill_no_later_than(Time end) {
   look_at_ = std::min(look_at_, kill_at_);
 }
 
+// `has_grace`: the workers were asked to end before, for another reason.
+void Lifecycle::kill_at_end_of_notice(Time end, bool has_grace) {
+  if (live_ == 0 || killed_ || end == Time::max()) return;
+  if (!has_grace) kill_at_ = Time::max();
+  kill_no_later_than(end);
+}
+
 // Only the first failure of a round is reported. The rendezvous breaks the round at once, and the
 // deaths that follow are the consequence.
 Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time now) {
@@ -190,14 +197,27 @@ Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time n
     --live_;
     const bool was_first = exit.local_rank == handled_rank_;
     ended_.push_back({exit, started_, now, draining && !was_first && stopped_by_us(exit)});
-    if (exit.failed() && first_failure == nullptr) first_failure = &exit;
+    const bool is_reason =
+        first_failure == nullptr || (ends_job(exit) && !ends_job(*first_failure));
+    const bool counts = draining ? ends_job(exit) && !was_first : exit.failed();
+    if (counts && is_reason) first_failure = &exit;
   }
-  if (draining) return live_ == 0 ? drained() : Actions{};
+  if (draining) return exited_while_draining(first_failure);
   if (first_failure != nullptr) return worker_failed(*first_failure, now);
   if (live_ > 0) return {};
   // Workers of other nodes may still fail, and then ours start again. So the job has not ended yet.
   phase_ = Phase::kFinished;
   return {ReportSuccess{}};
+}
+
+// The host may hear of another failure first, and grant a restart. `ending`: a worker whose exit
+// code ends the job; none: nullptr.
+Actions Lifecycle::exited_while_draining(const WorkerExit* ending) {
+  Actions actions;
+  if (ending != nullptr && after_drain_ != AfterDrain::kEnd)
+    actions.push_back(ReportFailure{describe(*ending)});
+  if (live_ == 0) append(actions, drained());
+  return actions;
 }
 
 Actions Lifecycle::worker_is_ending(const WorkerExit& exit, Time now) {
@@ -207,8 +227,9 @@ Actions Lifecycle::worker_is_ending(const WorkerExit& exit, Time now) {
 }
 
 Actions Lifecycle::worker_failed(const WorkerExit& exit, Time now) {
-  if (is_pointless_ && !exit.wants_restart) {
+  if (pointless_ && !exit.wants_restart) {
     ending_.cause = describe(exit);
+    if (!pointless_->empty()) ending_.cause->words = *pointless_;
     Actions actions = {LeaveJob{*ending_.cause}};
     append(actions, drain(AfterDrain::kEnd, SIGTERM, now));
     return actions;
@@ -219,8 +240,8 @@ Actions Lifecycle::worker_failed(const WorkerExit& exit, Time now) {
 }
 
 bool Lifecycle::ends_job(const WorkerExit& exit) const {
-  return std::ranges::find(settings_.exits.ends_job, exit.exit_code) !=
-         settings_.exits.ends_job.end();
+  return exit.has_run() && std::ranges::find(settings_.exits.ends_job, exit.exit_code) !=
+                               settings_.exits.ends_job.end();
 }
 
 bool Lifecycle::excludes_node(const WorkerExit& exit) const {
@@ -233,14 +254,14 @@ bool Lifecycle::excludes_node(const WorkerExit& exit) const {
 // request. A signal is the answer only if we sent it: a worker that dies of SIGSEGV meanwhile
 // failed by itself.
 bool Lifecycle::stopped_by_us(const WorkerExit& exit) const {
-  if (exit.exec_errno != 0 || !exit.start_error.empty()) return false;
+  if (!exit.has_run()) return false;
   if (exit.exit_code >= 0) return true;
   // The drain may have begun with SIGTERM, and the user's signal came later: each of them is ours.
   const int signo = -exit.exit_code;
   return signo == closing_signal_ || signo == ending_.signal || (signo == SIGKILL && killed_);
 }
 
-Actions Lifecycle::stop_requested(int signo, Time now) {
+Actions Lifecycle::stop_requested(int signo, Time now, Time end) {
   if (phase_ == Phase::kDone) return {};
   if (ending_.signal != 0 && std::exchange(waits_for_step_, false)) {
     closing_signal_ = signo;
@@ -264,7 +285,10 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
                                .exit_code = -signo,
                                .message = fmt::format("the launcher on {} received {}",
                                                       settings_.hostname, signal_name(signo))}}};
+  if (end != Time::max() && live_ > 0) ending_.noticed = settings_.hostname;
+  const bool has_grace = phase_ == Phase::kDraining;
   append(actions, drain(AfterDrain::kEnd, signo, now));
+  kill_at_end_of_notice(end, has_grace);
   return actions;
 }
 
@@ -280,9 +304,8 @@ Actions Lifecycle::leave_after_step(const rendezvous::StepOrder& order, Time now
   waits_for_step_ = phase_ != Phase::kDraining;
   const Actions rest = drain(AfterDrain::kEnd, order.signo, now);
   if (live_ == 0) append(actions, rest);
-  if (live_ == 0 || killed_) return actions;
-  if (waits_for_step_) kill_at_ = look_at_ = Time::max();
-  kill_no_later_than(now + order.deadline);
+  if (waits_for_step_ && live_ > 0) look_at_ = Time::max();
+  kill_at_end_of_notice(now + order.deadline, !waits_for_step_);
   return actions;
 }
 
@@ -404,6 +427,7 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
           .message = fmt::format("rank {} (local rank {}{}) on {} {}", rank, exit.local_rank,
                                  exit.pid > 0 ? fmt::format(", pid {}", exit.pid) : "",
                                  settings_.hostname, how),
+          .words = exit.has_run() ? std::string() : how,
           .is_hang = exit.ended_for.starts_with(kEndedForHang),
           .ends_job = ends_job(exit),
           .fault = excludes_node(exit) ? rendezvous::NodeFault::kExitCode

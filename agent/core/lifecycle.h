@@ -50,6 +50,8 @@ struct WorkerExit {
   bool wants_restart = false;  // by its exit code (--exit-restarts), 0 as well
 
   bool failed() const { return exit_code != 0 || wants_restart; }
+  // If it did not, the launcher made up the exit code.
+  bool has_run() const { return exec_errno == 0 && start_error.empty(); }
   bool operator==(const WorkerExit&) const = default;
 };
 
@@ -160,12 +162,14 @@ class Lifecycle {
   Actions worker_exited(const WorkerExit& exit, Time now) { return workers_exited({exit}, now); }
   Actions workers_exited(const std::vector<WorkerExit>& at_once, Time now);
   // The next failure of this round cannot end otherwise after a restart: it ends the job.
-  void restarts_are_pointless() { is_pointless_ = true; }
+  // `words`: as Failure::words of that failure, if they are known.
+  void restarts_are_pointless(std::string words = {}) { pointless_ = std::move(words); }
   // A running worker is about to end as `exit` says; its exit follows. A failure is acted on now.
   Actions worker_is_ending(const WorkerExit& exit, Time now);
   // A signal asks to end the job. The first request is passed on to the workers and starts the
-  // grace. Every further request kills the workers at once.
-  Actions stop_requested(int signo, Time now);
+  // grace. Every further request kills the workers at once. `end`: the deadline of a notice, which
+  // takes the place of the grace.
+  Actions stop_requested(int signo, Time now, Time end = Time::max());
   // The workers end after the step of `order`, and hear of it elsewhere (agent/preemption/). Nobody
   // signals them here, unless one more request comes. At the end of the deadline they are killed.
   Actions leave_after_step(const rendezvous::StepOrder& order, Time now);
@@ -209,12 +213,14 @@ class Lifecycle {
   Actions rejoin(Time now);
   Actions drain(AfterDrain after_drain, int signo, Time now);
   Actions worker_failed(const WorkerExit& exit, Time now);
+  Actions exited_while_draining(const WorkerExit* ending);
   bool ends_job(const WorkerExit& exit) const;
   bool excludes_node(const WorkerExit& exit) const;
   bool stopped_by_us(const WorkerExit& exit) const;
   Actions drained();
   void drain_sooner(std::chrono::milliseconds deadline, Time now);
   void kill_no_later_than(Time end);
+  void kill_at_end_of_notice(Time end, bool has_grace);
   Actions kill(Time now);
   Time end_of_limit(Time due, Time now) const;
   rendezvous::Failure describe(const WorkerExit& exit) const;
@@ -232,9 +238,10 @@ class Lifecycle {
   int closing_signal_ = 0;             // the last request to end that the workers got
   bool workers_started_ = false;       // in this round or an earlier one
   bool killed_ = false;                // SIGKILL was sent to the workers of this round
-  bool is_pointless_ = false;          // a failure of this round ends the job
-  bool waits_for_step_ = false;        // the workers got no request to end from here
-  int handled_rank_ = -1;              // local rank of the failure that we acted on before the exit
+  // Set: a failure of this round ends the job, and these are its words.
+  std::optional<std::string> pointless_{};
+  bool waits_for_step_ = false;  // the workers got no request to end from here
+  int handled_rank_ = -1;        // local rank of the failure that we acted on before the exit
   AfterDrain after_drain_ = AfterDrain::kUndecided;
   Ending ending_;
   std::vector<EndedWorker> ended_;

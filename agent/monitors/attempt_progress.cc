@@ -1,18 +1,20 @@
 #include "agent/monitors/attempt_progress.h"
 
-#include <sys/stat.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <utility>
 
-#include "base/regular_file.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {
 
 // A number, and some spaces around it.
 constexpr std::size_t kMostBytes = 64;
+// The loop stands still so long at most. A look at a file that answers takes less than 1 ms.
+constexpr std::chrono::milliseconds kMostWait{200};
 
 }  // namespace
 
@@ -26,20 +28,23 @@ std::optional<std::int64_t> step_in(const std::string& text) {
 }
 
 AttemptProgress::AttemptProgress(std::string path, bool from_the_first)
-    : path_(std::move(path)), from_the_first_(from_the_first), before_(read()) {}
-
-AttemptProgress::Content AttemptProgress::read() const {
-  struct stat facts {};
-  if (path_.empty() || ::stat(path_.c_str(), &facts) != 0) return {};
-  return {.text = read_file_start(path_, kMostBytes), .written = facts.st_mtim};
+    : path_(std::move(path)), from_the_first_(from_the_first), file_(path_, kMostBytes) {
+  if (!path_.empty()) file_.begin();
 }
 
 // A file that nobody has written since the job began tells of an earlier job.
-std::optional<std::int64_t> AttemptProgress::step_in_file() const {
-  const Content now = read();
-  const bool is_old = now.text == before_.text && now.written.tv_sec == before_.written.tv_sec &&
-                      now.written.tv_nsec == before_.written.tv_nsec;
-  return is_old ? std::nullopt : step_in(now.text);
+std::optional<std::int64_t> AttemptProgress::step_in_file() {
+  if (path_.empty()) return std::nullopt;
+  const Time end = now() + kMostWait;
+  const auto earlier = file_.until(end);
+  if (!before_) before_ = earlier;
+  file_.begin();
+  if (const auto found = file_.until(end))
+    return found == before_ ? std::nullopt : step_in(found->start);
+  if (!std::exchange(has_warned_, true))
+    log::warning(
+        fmt::format("--progress={}: the file does not answer: nobody knows its step", path_));
+  return std::nullopt;
 }
 
 void AttemptProgress::tell(rendezvous::Failure& failure,

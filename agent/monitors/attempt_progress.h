@@ -1,15 +1,16 @@
 // How far an attempt came, for the rendezvous (rendezvous/core/progress.h). The workers' pages
 // count steps. With --progress the program writes its step into a file itself. That counts where it
-// has done so. Reads the file. Loop's thread; owned by Agent.
+// has done so. If the file does not answer, nobody waits for it long, and one line says so. Loop's
+// thread; owned by Agent.
 #pragma once
 
 #include <cstdint>
-#include <ctime>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "agent/core/incident.h"
+#include "base/file_look.h"
 
 namespace ddprun::agent {
 
@@ -28,18 +29,14 @@ class AttemptProgress {
   void tell(rendezvous::Failure& failure, const std::vector<WorkerProgress>& workers);
 
  private:
-  // The file's text, and when it was written.
-  struct Content {
-    std::string text;
-    std::timespec written{};
-  };
-  Content read() const;
   // Nothing if the program has written no step since the job began, or not on this node.
-  std::optional<std::int64_t> step_in_file() const;
+  std::optional<std::int64_t> step_in_file();
 
   const std::string path_;
   const bool from_the_first_;
-  const Content before_;
+  FileLook file_;
+  std::optional<FileContent> before_;  // of the look with which this began
+  bool has_warned_ = false;
   bool has_counted_ = false;  // a worker of the job has made a step
 };
 

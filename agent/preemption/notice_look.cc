@@ -1,34 +1,56 @@
 #include "agent/preemption/notice_look.h"
 
-#include <sys/stat.h>
+#include <fmt/format.h>
 
 #include <utility>
 
+#include "base/log.h"
+
 namespace ddprun::agent {
+namespace {
+
+// A look at a file that answers takes less than a millisecond.
+constexpr std::chrono::milliseconds kShortWait{10};
+// After so many turns without an answer one line says so.
+constexpr int kLateTurns = 3;
+
+}  // namespace
 
 NoticeLook::NoticeLook(asio::io_context& loop, std::string path, std::function<void()> noticed,
                        std::chrono::milliseconds every)
     : path_(std::move(path)),
       noticed_(std::move(noticed)),
       every_(every),
-      before_(facts()),
-      alarm_(loop, [this] { look(); }) {}
-
-std::optional<NoticeLook::Facts> NoticeLook::facts() const {
-  struct stat found {};
-  if (path_.empty() || ::stat(path_.c_str(), &found) != 0) return std::nullopt;
-  return Facts{.inode = found.st_ino,
-               .size = found.st_size,
-               .changed_ns = found.st_mtim.tv_sec * 1'000'000'000 + found.st_mtim.tv_nsec};
+      file_(path_, 0),
+      alarm_(loop, [this] { look(); }) {
+  if (!path_.empty()) file_.begin();
 }
 
 void NoticeLook::begin() {
   if (!path_.empty()) alarm_.set(now() + every_);
 }
 
+bool NoticeLook::is_notice(const FileContent& found) {
+  if (!before_) before_ = found;
+  return found.is_there && found != *before_;
+}
+
 void NoticeLook::look() {
-  const auto found = facts();
-  if (!found || found == before_) return begin();
+  begin();
+  const auto late = file_.until(now());
+  if (late && is_notice(*late)) return tell();
+  const bool is_new = file_.begin();
+  if (is_new) asked_ = now();
+  const auto found = file_.until(is_new ? asked_ + kShortWait : now());
+  if (found && is_notice(*found)) return tell();
+  if (found || has_warned_ || now() - asked_ < every_ * kLateTurns) return;
+  has_warned_ = true;
+  log::warning(fmt::format(
+      "--preempt-file={}: the file does not answer; its notice would come late", path_));
+}
+
+void NoticeLook::tell() {
+  end();
   noticed_();
 }
 

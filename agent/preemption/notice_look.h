@@ -1,16 +1,17 @@
 // Looks each second whether a file has appeared or changed, which somebody writes to give notice
 // (--preempt-file). The kernel's own word (inotify) would not tell what other hosts do on a shared
-// file system. Loop's thread; owned by Agent.
+// file system. If that does not answer, nobody waits for it, and one line says so. Loop's thread;
+// owned by Agent.
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "agent/core/clock.h"
 #include "base/alarm.h"
+#include "base/file_look.h"
 #include "base/loop.h"
 
 namespace ddprun::agent {
@@ -31,20 +32,17 @@ class NoticeLook {
   void end() { alarm_.set(Time::max()); }
 
  private:
-  struct Facts {
-    std::uint64_t inode = 0;
-    std::int64_t size = 0;
-    std::int64_t changed_ns = 0;
-    bool operator==(const Facts&) const = default;
-  };
-
-  std::optional<Facts> facts() const;
+  bool is_notice(const FileContent& found);
   void look();
+  void tell();
 
   const std::string path_;
   const std::function<void()> noticed_;
   const std::chrono::milliseconds every_;
-  const std::optional<Facts> before_;  // nothing: it was not there
+  FileLook file_;
+  Time asked_ = now();                 // when the look began that is not over
+  std::optional<FileContent> before_;  // of the first look
+  bool has_warned_ = false;
   Alarm alarm_;
 };
 

@@ -34,7 +34,7 @@ PageOrder page_order(const rendezvous::StepOrder& order) {
 PreemptionWatch::PreemptionWatch(asio::io_context& loop, Handlers handlers)
     : handlers_(std::move(handlers)),
       ask_alarm_(loop, [this] { answer_when_free(*asked_); }),
-      notice_alarm_(loop, [this] { handlers_.stop(std::exchange(notice_, 0)); }),
+      notice_alarm_(loop, [this] { handlers_.stop(std::exchange(notice_, 0), notice_ends_); }),
       hold_alarm_(loop, [this] { let_go(); }),
       late_alarm_(loop, [this] { step_is_late(); }) {}
 
@@ -57,7 +57,8 @@ bool PreemptionWatch::give_notice(int signo, std::chrono::milliseconds deadline)
   if (!attempt_) return false;
   if (taken_ && taken_->is_end) return true;
   notice_ = signo;
-  notice_alarm_.set(now() + std::min<std::chrono::nanoseconds>(kOrderLimit, deadline / 4));
+  notice_ends_ = now() + deadline;
+  notice_alarm_.set(now() + rendezvous::order_limit(deadline));
   handlers_.session()->give_notice(
       {.round = attempt_->round, .signo = signo, .deadline = deadline});
   return true;
@@ -130,6 +131,7 @@ std::int64_t PreemptionWatch::most_steps() const {
 void PreemptionWatch::take(const rendezvous::StepOrder& order) {
   notice_ = 0;
   notice_alarm_.set(Time::max());
+  ask_alarm_.set(Time::max());
   hold_alarm_.set(Time::max());
   is_holding_ = false;
   taken_ = order;

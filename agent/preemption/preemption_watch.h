@@ -21,9 +21,6 @@
 
 namespace ddprun::agent {
 
-// If no order has come so long after a notice, the workers are asked to end as without one. Not
-// later than at a quarter of the deadline.
-inline constexpr std::chrono::seconds kOrderLimit{8};
 // A rank that waits for the next order goes on after so long. It is longer than the host waits.
 inline constexpr std::chrono::seconds kHoldLimit{10};
 // Ranks may not come to the step. They get the signal so long before the deadline, or a quarter of
@@ -45,7 +42,9 @@ class PreemptionWatch {
     // is signalled.
     std::function<void(const rendezvous::StepOrder&)> agreed;
     std::function<void(int local_rank, const rendezvous::StepOrder&)> signal;
-    std::function<void(int signo)> stop;  // nobody has answered the notice
+    // Nobody has answered the notice within rendezvous::order_limit(): the workers are asked to end
+    // as without one, and killed at `end`.
+    std::function<void(int signo, Time end)> stop;
   };
 
   PreemptionWatch(asio::io_context& loop, Handlers handlers);
@@ -88,6 +87,7 @@ class PreemptionWatch {
   const Handlers handlers_;
   std::optional<Attempt> attempt_;  // unset: no attempt runs
   int notice_ = 0;                  // the signal of a notice without an answer; 0: there is none
+  Time notice_ends_{};              // the deadline of that one
   std::optional<rendezvous::StepOrder> taken_;
   bool is_holding_ = false;  // ranks may wait for the next order
   std::set<int> signalled_;  // local ranks that got the signal of `taken_` from here

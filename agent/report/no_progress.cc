@@ -9,11 +9,15 @@
 #include "agent/report/repeated_deaths.h"
 #include "base/shown_text.h"
 #include "base/signal_name.h"
+#include "rendezvous/core/progress.h"
 
 namespace ddprun::agent {
 namespace {
 
 constexpr std::string_view kTraceback = "Traceback (most recent call last):";
+// The line before a traceback of what ended nothing.
+constexpr std::string_view kEndedNothing[] = {"Exception ignored ", "--- Logging error ---",
+                                              "Error in atexit._run_exitfuncs"};
 // The most columns of the last one: a line should fit a terminal.
 constexpr std::size_t kMostColumns = 60;
 
@@ -38,19 +42,37 @@ std::string shortened(const std::string& text) {
   return shown.substr(0, end) + "…";
 }
 
+// `before`: the line before it.
+bool is_head(std::string_view line, std::string_view before) {
+  return without_rank(line).starts_with(kTraceback) &&
+         std::ranges::none_of(kEndedNothing, [&](std::string_view words) {
+           return without_rank(before).starts_with(words);
+         });
+}
+
+// Returns the line that names the exception. Empty: the traceback has none, or there is none.
+std::string_view end_of_traceback(const std::vector<std::string>& lines) {
+  std::size_t head = lines.size();
+  while (head > 0 && !is_head(lines[head - 1], head > 1 ? std::string_view(lines[head - 2]) : ""))
+    --head;
+  if (head == 0) return {};
+  // All its other lines are indented.
+  const auto last = std::find_if(lines.begin() + static_cast<std::ptrdiff_t>(head), lines.end(),
+                                 [](const std::string& line) {
+                                   const std::string_view text = without_rank(line);
+                                   return !text.empty() && text.front() != ' ';
+                                 });
+  if (last == lines.end()) return {};
+  const std::string_view text = without_rank(*last);
+  return rendezvous::exception_of(text).empty() ? std::string_view() : text;
+}
+
 }  // namespace
 
 std::string last_words(const std::vector<std::string>& lines) {
-  const auto head = std::find_if(lines.rbegin(), lines.rend(), [](const std::string& line) {
-    return without_rank(line).starts_with(kTraceback);
-  });
-  if (head == lines.rend()) return last_said(lines);
-  // All lines of a traceback are indented, but the one that names the exception.
-  const auto last = std::find_if(head.base(), lines.end(), [](const std::string& line) {
-    const std::string_view text = without_rank(line);
-    return !text.empty() && text.front() != ' ';
-  });
-  return last == lines.end() ? last_said(lines) : std::string(without_rank(*last));
+  if (const auto end = end_of_traceback(lines); !end.empty()) return std::string(end);
+  const std::string said = last_said(lines);
+  return said.empty() ? said : fmt::format("'{}'", said);
 }
 
 std::string no_progress_text(const rendezvous::NoProgress& why, const std::string& called) {

@@ -9,9 +9,10 @@
 
 namespace ddprun::agent {
 
-// Returns the line of a traceback that names the exception, without a `[rank0]: ` before it. If
-// there is no traceback, the last line that says something. `lines`: the end of stderr, oldest
-// first.
+// Returns the line of the last traceback that names the exception, without a `[rank0]: ` before it.
+// Python ignores some exceptions, such as those of a `__del__`, and theirs do not count. If there
+// is no such line, the last line that says something, in quotes: exception_of() finds no name in
+// it. `lines`: the end of stderr, oldest first.
 std::string last_words(const std::vector<std::string>& lines);
 
 // Returns the lines, each with its end: a sentence, a heading, a line for each attempt.

@@ -1,5 +1,5 @@
 // Names and what is behind them: addresses, whether they are this node's, and whether a port there
-// answers. Blocks: bounded.h asks on a thread of its own.
+// answers. Blocks: base/bounded.h asks on a thread of its own.
 #pragma once
 
 #include <chrono>

@@ -19,9 +19,9 @@
 #include <set>
 
 #include "agent/processes/orphans.h"
+#include "base/bounded.h"
 #include "base/duration.h"
 #include "base/memory_cgroup.h"
-#include "launcher/doctor/bounded.h"
 #include "launcher/doctor/endpoint.h"
 #include "launcher/doctor/gather_devices.h"
 #include "launcher/doctor/port_owner.h"

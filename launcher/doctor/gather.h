@@ -1,7 +1,7 @@
 // Looks at this node: files below /proc and /sys, interfaces, limits, names; the workers' Python
 // and nvidia-smi, which are run. All questions are asked at once. Those that are not answered in
-// time stay open (bounded.h), with a thread each. It judges nothing. In a child that ends behind it
-// (launcher/scheduler/run_child.h).
+// time stay open (base/bounded.h), with a thread each. It judges nothing. In a child that ends
+// behind it (launcher/scheduler/run_child.h).
 #pragma once
 
 #include <chrono>

@@ -112,6 +112,9 @@ void read_exits(ParseContext& context) {
   exits.ends_job = context.value_of(FlagId::kExitEndsJob, parse_exit_codes);
   exits.restarts = context.value_of(FlagId::kExitRestarts, parse_exit_codes);
   exits.excludes_node = context.value_of(FlagId::kExitExcludesNode, parse_exit_codes);
+  if (std::ranges::find(exits.ends_job, 0) != exits.ends_job.end())
+    context.fail(FlagId::kExitEndsJob, 1,
+                 "expected exit codes from 1 to 255: with 0 a job ends when all workers have");
   for (const int code : exits.restarts)
     if (std::ranges::find(exits.ends_job, code) != exits.ends_job.end())
       context.fail(FlagId::kExitRestarts, 1,

@@ -37,6 +37,7 @@ void fill(v2::Question& message, const ResizeJob& verb) {
 }
 void fill(v2::Question& message, const StopJob& verb) { message.mutable_stop()->set_by(verb.by); }
 void fill(v2::Question& message, const AwaitEnd& /*verb*/) { message.mutable_await_end(); }
+void fill(v2::Question& message, const SaveCheckpoint& /*verb*/) { message.set_checkpoint(true); }
 void fill(v2::Question& message, const ShowStacks& verb) {
   message.mutable_stacks()->mutable_ranks()->Assign(verb.ranks.begin(), verb.ranks.end());
 }
@@ -244,6 +245,9 @@ Result<ControlQuestion> decode_question(const std::string& bytes) {
     case v2::Question::kStacks:
       question.verb =
           ShowStacks{{message.stacks().ranks().begin(), message.stacks().ranks().end()}};
+      return question;
+    case v2::Question::kCheckpoint:
+      question.verb = SaveCheckpoint{};
       return question;
     case v2::Question::KIND_NOT_SET:
       break;

@@ -232,6 +232,8 @@ void ControlService::Calls::answer(const SharedCall& call, const ControlQuestion
     return call->answer(answer_of(job.resize(resize->min_nodes, resize->max_nodes)));
   if (const auto* stop = std::get_if<StopJob>(&question.verb))
     return this->stop(call, job, stop->by);
+  if (std::holds_alternative<SaveCheckpoint>(question.verb))
+    return call->answer(answer_of(job.save_checkpoint()));
   await_end(call, job, [](const JobControl::End& end) -> ControlAnswer {
     return {end.succeeded ? ControlOutcome::kDone : ControlOutcome::kJobFailed, end.text};
   });

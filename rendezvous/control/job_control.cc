@@ -89,6 +89,13 @@ Result<std::string> JobControl::stop(const std::string& by) {
               "the job was stopped");
 }
 
+Result<std::string> JobControl::save_checkpoint() {
+  if (!host_.want_checkpoint())
+    return Error(ErrorCode::kRejected,
+                 "no round runs, or its ranks are told to save already: look at status");
+  return std::string("all ranks are told to save at the end of one step, and go on");
+}
+
 void JobControl::give_up(const std::string& reason) {
   host_.obey([&](Membership& membership, Time at) {
     return membership.stopped({.succeeded = false, .cause = {.message = reason}}, at);

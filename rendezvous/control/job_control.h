@@ -42,6 +42,8 @@ class JobControl {
   Result<std::string> forgive(const std::string& node);
   Result<std::string> resize(int min_nodes, int max_nodes);
   Result<std::string> stop(const std::string& by);
+  // All ranks save after one step, and go on. A program hears of it if it asks for that.
+  Result<std::string> save_checkpoint();
   // Ends the job, which failed for this reason.
   void give_up(const std::string& reason);
   // Called when the job has ended. The next leader may not know it yet, where there may be one. It

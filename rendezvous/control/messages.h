@@ -29,6 +29,7 @@ struct ResizeJob {
 struct StopJob {
   std::string by;
 };
+struct SaveCheckpoint {};    // all ranks save after one step, and go on
 struct AwaitEnd {};          // the answer comes when the job has ended
 struct ShowStacks {          // of the workers of one node, asked at its own socket (node_socket.h)
   std::vector<int> ranks{};  // global; empty: all of the node
@@ -36,7 +37,9 @@ struct ShowStacks {          // of the workers of one node, asked at its own soc
 
 struct ControlQuestion {
   std::string job;  // its rdzv id; empty: all, or the only one
-  std::variant<ShowJobs, DrainNode, ResizeJob, StopJob, AwaitEnd, ShowStacks, ForgiveNode> verb;
+  std::variant<ShowJobs, DrainNode, ResizeJob, StopJob, AwaitEnd, ShowStacks, ForgiveNode,
+               SaveCheckpoint>
+      verb;
 };
 
 // It travels as a number: new ones come last.

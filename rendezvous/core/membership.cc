@@ -98,11 +98,13 @@ Outcome Membership::failed(SessionId session, std::int64_t round, const Failure&
                            Time now) {
   Outcome outcome;
   const Member* const member = members_.find(session);
+  // Another worker's failure was heard first, and its restart has not begun.
   const bool is_late = member != nullptr && member->state == MemberState::kStopping &&
                        round == round_number_ && phase_ == Phase::kWaiting;
   if (!is_late && !speaks_of_this_round(member, round)) return outcome;
   strike(*member, failure, now, outcome);
   if (!is_late) break_round(failure, now, outcome);
+  if (is_late && failure.ends_job) end_job({.succeeded = false, .cause = failure}, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -338,12 +340,11 @@ void Membership::publish(Time now, Outcome& outcome) {
 
 void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
   progress_.attempt_failed(round_number_, round_.node_count, cause);
-  auto no_progress = progress_.stuck(budget_.rules().most_without_progress);
-  const bool is_over = cause.ends_job || no_progress;
-  const bool may_restart = !recovery_.only_resumes() && !is_over && budget_.take(now);
-  if (!may_restart)
-    return end_job({.succeeded = false, .cause = cause, .no_progress = std::move(no_progress)},
-                   outcome);
+  const bool may_restart = !recovery_.only_resumes() && !cause.ends_job && budget_.take(now);
+  if (!may_restart) return end_job({.succeeded = false, .cause = cause}, outcome);
+  // Asked last: without a restart that is left, it is not the reason.
+  if (auto why = progress_.stuck(budget_.rules().most_without_progress))
+    return end_job({.succeeded = false, .cause = cause, .no_progress = std::move(why)}, outcome);
   stop_round({.round = round_number_, .cause = cause}, outcome);
 }
 

@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace ddprun::rendezvous {
+namespace {
+
+constexpr std::chrono::milliseconds kAllLimits = kMoreNotices + 2 * kStepAnswerLimit;
+
+}  // namespace
 
 std::optional<Announcement> Preemption::noticed(SessionId from, const Notice& notice,
                                                 const Membership& membership, Time now,
@@ -27,7 +32,7 @@ std::optional<Announcement> Preemption::noticed(SessionId from, const Notice& no
   kill_at_ = now + notice.deadline;
   if (!notice.is_end || !goes_on_without_noticed()) return seek(now);
   state_ = State::kCollecting;
-  look_at_ = now + kMoreNotices;
+  look_at_ = end_of(kMoreNotices, now);
   return std::nullopt;
 }
 
@@ -76,13 +81,21 @@ std::optional<Announcement> Preemption::seek(Time now) {
   return send(StepStage::kAsk, now);
 }
 
+// A sixteenth of the time is for the way between the nodes.
+Time Preemption::end_of(std::chrono::milliseconds limit, Time now) const {
+  const auto left = std::chrono::floor<std::chrono::milliseconds>(kill_at_ - now);
+  const auto most = std::max(order_limit(left) * 15 / 16, std::chrono::milliseconds(0));
+  const bool is_short = order_.is_end && most < kAllLimits;
+  return now + (is_short ? limit * most.count() / kAllLimits.count() : limit);
+}
+
 std::optional<Announcement> Preemption::send(StepStage stage, Time now) {
   steps_.clear();
   order_.stage = stage;
   order_.number = ++number_;
   order_.deadline = std::max(std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - now),
                              std::chrono::milliseconds(0));
-  look_at_ = now + kStepAnswerLimit;
+  look_at_ = end_of(kStepAnswerLimit, now);
   Announcement announcement{{}, order_};
   for (const auto& [session, hostname] : nodes_) announcement.to.push_back(session);
   return announcement;
@@ -124,7 +137,10 @@ Announcement Preemption::end_noticed(Time now) {
 std::optional<Announcement> Preemption::tick(Time now) {
   if (now < look_at_) return std::nullopt;
   if (state_ == State::kCollecting) return end_noticed(now);
-  return take(0, now);
+  if (state_ != State::kAsking || order_.is_end) return take(0, now);
+  // Ranks are on their way to the step of a checkpoint before. At once would be before that.
+  end();
+  return std::nullopt;
 }
 
 void Preemption::follow(const Membership& membership) {

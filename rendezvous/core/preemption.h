@@ -9,6 +9,7 @@
 //   holding --(all have answered, a rank has passed the step)--> holding a later one
 //   holding --(all have answered, no rank has passed it)--> quiet, with the step
 //   any --(kStepAnswerLimit is over, or no rank counts)--> quiet, with step 0: at once
+//   asking to save and go on --(kStepAnswerLimit is over)--> quiet: ranks have yet to save
 //   any --(the round breaks, or the job ends)--> quiet
 //
 // If the round can go on without the nodes that were given notice, they end alone and at once. All
@@ -32,7 +33,8 @@
 
 namespace ddprun::rendezvous {
 
-// How long the answers to one order are waited for. Ranks may wait meanwhile.
+// How long the answers to one order are waited for. Ranks may wait meanwhile. These limits are
+// shorter if the deadline is: the node that was given notice must not have gone before.
 inline constexpr std::chrono::seconds kStepAnswerLimit{3};
 // How long further notices are waited for, if nodes may leave a round that goes on.
 inline constexpr std::chrono::seconds kMoreNotices{1};
@@ -72,6 +74,7 @@ class Preemption {
   std::optional<Announcement> seek(Time now);
   std::optional<Announcement> send(StepStage stage, Time now);
   Announcement take(std::int64_t step, Time now);
+  Time end_of(std::chrono::milliseconds limit, Time now) const;
   Announcement end_noticed(Time now);
   bool goes_on_without_noticed() const;
 

@@ -6,6 +6,7 @@
 // Session.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -156,7 +157,8 @@ struct Failure {
   std::string message;  // one line for people
   // From the first sign of it until its node, or the host, acted on it. Nothing if nobody knows.
   std::optional<std::chrono::microseconds> noticed_after{};
-  // The end of the worker's stderr: the line that names Python's exception, else the last one.
+  // The end of the worker's stderr: the line that names Python's exception, else the last one in
+  // quotes. Why it could not be started, if it never ran.
   std::string words{};
   // The last step that the attempt ended, as the node knows it. Nothing: it knows no steps.
   std::optional<std::int64_t> step{};
@@ -329,6 +331,12 @@ struct Notice {
   bool operator==(const Notice&) const = default;
 };
 // The answer to kAsk and kHold.
+// A node waits so long for the order after its notice, and then goes alone. Short deadlines leave
+// less.
+inline constexpr std::chrono::milliseconds kOrderLimit{8000};
+constexpr std::chrono::milliseconds order_limit(std::chrono::milliseconds deadline) {
+  return std::min(kOrderLimit, deadline / 4);
+}
 struct StepAnswer {
   std::int64_t round = 0;
   std::int64_t number = 0;  // of the order

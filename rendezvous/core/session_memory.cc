@@ -13,7 +13,8 @@ void SessionMemory::joined(const NodeSpec& node) {
 }
 
 void SessionMemory::failed(std::int64_t round, const Failure& failure) {
-  if (is_round_whole() && round == resumed_.round) failure_ = failure;
+  const bool counts = is_round_whole() || (is_in_round_ && failure.ends_job);
+  if (counts && round == resumed_.round) failure_ = failure;
 }
 
 void SessionMemory::succeeded(std::int64_t round) {
@@ -36,7 +37,7 @@ bool SessionMemory::on_message(const HostMessage& message) {
   }
   const auto* const broken = std::get_if<RoundBroken>(&message);
   if (broken == nullptr || broken->round != resumed_.round || !is_in_round_) return true;
-  failure_.reset();
+  if (failure_ && !failure_->ends_job) failure_.reset();
   resumed_.state = NodeState::kStopping;
   resumed_.cause = broken->cause;
   resumed_.is_resize = broken->is_resize;

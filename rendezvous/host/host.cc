@@ -174,6 +174,16 @@ void Host::look_at_preemption() {
   if (may_inquire()) announce(preemption_.tick(now()));
 }
 
+// Nobody waits for the end: the deadline is so long that no rank is told to hurry.
+bool Host::want_checkpoint() {
+  constexpr std::chrono::hours kNoHurry{24};
+  if (!may_inquire()) return false;
+  const auto order =
+      preemption_.wanted({.deadline = kNoHurry, .is_end = false}, membership_, now());
+  announce(order);
+  return order.has_value();
+}
+
 void Host::set_alarms() {
   inquiry_alarm_.set(inquiry_.look_again_at());
   replica_alarm_.set(replicas_.look_again_at());

@@ -88,6 +88,10 @@ class Host {
     perform(say(membership_, std::chrono::steady_clock::now()));
   }
 
+  // An operator wants all ranks to save after one step, and to go on. Returns false if no round
+  // runs, or a step is being sought.
+  bool want_checkpoint();
+
   // Ends every session with `error`: another process leads now. The host decides nothing any more.
   void end(const Error& error);
 

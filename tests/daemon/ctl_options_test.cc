@@ -32,6 +32,8 @@ TEST(CtlOptionsTest, EveryCommandIsRead) {
   EXPECT_EQ(good({"nodes", "j"}).command, CtlCommand::kNodes);
   EXPECT_TRUE(std::holds_alternative<rendezvous::StopJob>(good({"stop", "j"}).question.verb));
   EXPECT_TRUE(std::holds_alternative<rendezvous::AwaitEnd>(good({"wait", "j"}).question.verb));
+  EXPECT_TRUE(
+      std::holds_alternative<rendezvous::SaveCheckpoint>(good({"checkpoint", "j"}).question.verb));
   const auto resize = std::get<rendezvous::ResizeJob>(good({"resize", "j", "2:4"}).question.verb);
   EXPECT_EQ(resize.min_nodes, 2);
   EXPECT_EQ(resize.max_nodes, 4);
@@ -83,12 +85,14 @@ TEST(CtlOptionsTest, StacksAreThisHosts) {
 }
 
 TEST(CtlOptionsTest, WhatIsWrongIsNamed) {
-  EXPECT_EQ(wrong({}),
-            "no command: expected jobs, status, nodes, top, drain, forgive, resize, stop, wait or "
-            "stacks; see ddpctl --help");
-  EXPECT_EQ(wrong({"go"}),
-            "go: expected one of jobs, status, nodes, top, drain, forgive, resize, stop, wait and "
-            "stacks; see ddpctl --help");
+  EXPECT_EQ(
+      wrong({}),
+      "no command: expected jobs, status, nodes, top, drain, forgive, resize, checkpoint, stop, "
+      "wait or stacks; see ddpctl --help");
+  EXPECT_EQ(
+      wrong({"go"}),
+      "go: expected one of jobs, status, nodes, top, drain, forgive, resize, checkpoint, stop, "
+      "wait and stacks; see ddpctl --help");
   EXPECT_EQ(wrong({"drain", "j"}), "drain takes JOB NODE, not 1 operand(s); see ddpctl --help");
   EXPECT_EQ(wrong({"jobs", "j"}), "jobs takes no operand, not 1 operand(s); see ddpctl --help");
   EXPECT_EQ(wrong({"stop", "j"}, ""),

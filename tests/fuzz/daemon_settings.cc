@@ -194,6 +194,8 @@ const char* name_of(CtlCommand command) {
       return "stacks";
     case CtlCommand::kTop:
       return "top";
+    case CtlCommand::kCheckpoint:
+      return "checkpoint";
   }
   return "";
 }

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import unittest
 
 from machine import free_port, wait_until
@@ -28,6 +29,20 @@ shift 4
   exec sh -c 'exec 3</dev/nvidia0 4<$2; echo $$ > $0/held; exec sleep $1' $folder $seconds $also
 ) > /dev/null 2>&1 &
 exec "$@"
+"""
+
+
+# A file server that answers nothing: FUSE with nobody behind it, until the job is gone.
+DEAF = """
+import ctypes, os, signal, sys
+server, libc = os.open("/dev/fuse", os.O_RDWR), ctypes.CDLL(None)
+assert libc.mount(b"deaf", sys.argv[1].encode(), b"fuse", 0, f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()) == 0
+if os.fork() == 0:
+    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    for fd in 0, 1, 2: os.close(fd)
+    while True: signal.pause()
+os.close(server)
+os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
@@ -85,6 +100,19 @@ class NoProgress(Attempts):
             self.assertEqual(code, 44, err)
             self.assertIn("all 2 attempts failed before a step, with the same KeyError, rank 1 on ", err)
 
+    @unittest.skipUnless(CAN_MOUNT and os.path.exists("/dev/fuse"), "a file server of the test's own needs CAP_SYS_ADMIN and /dev/fuse")
+    def test_files_that_do_not_answer_hold_nobody_up(self):
+        """The job ends when its line on each file is there."""
+        place = self.folder / "deaf"
+        place.mkdir()
+        flags = f"--progress={place}/step", f"--preempt-file={place}/notice", "--max-restarts=1"
+        text = "while attempt and not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.01)\nsys.exit(3 * (attempt == 0))\n"
+        job = self.start(*flags, self.python(text), self.folder, env=with_variables(), prefix=("unshare", "--mount", sys.executable, "-c", DEAF, str(place)))
+        self.read_until(job.process.stderr.fileno(), f"--preempt-file={place}/notice: the file does not answer; ")
+        (self.folder / "go").touch()
+        code, out, _ = job.finish()
+        self.assertEqual((code, out.count("try")), (0, 2))
+
     def test_a_job_that_goes_one_step_further_each_time_is_never_stopped(self):
         file = self.folder / "step"
         write = f"open({str(file)!r}, 'w').write(str(%s))\nsys.exit(3)\n"
@@ -123,7 +151,10 @@ class ExitCodes(Attempts):
     def test_are_those_of_the_map(self):
         of_a_file = self.folder / "codes"
         of_a_file.write_text("# of the queue\nValueError : 43\n")
-        for text, given, wanted in (("raise ValueError('bad')\n", "TypeError:41,ValueError:42,failed:9", 42),
+        late = "class F:\n  def __del__(self): raise KeyError('late')\n"
+        for text, given, wanted in (("print('KeyError: no traceback', file=sys.stderr)\nsys.exit(3)\n", "KeyError:41,failed:46", 46),
+                                    (late + "f = F()\nraise ValueError('bad')\n", "KeyError:41,ValueError:47", 47),
+                                    ("raise ValueError('bad')\n", "TypeError:41,ValueError:42,failed:9", 42),
                                     ("raise ValueError('bad')\n", of_a_file, 43),
                                     ("os.kill(os.getpid(), 9)\n", "signal:SIGKILL:137", 137),
                                     ("sys.exit(3)\n", "exit:4:40,failed:9", 9),
@@ -132,6 +163,13 @@ class ExitCodes(Attempts):
             with self.subTest(given):
                 name = f"{wanted}.py"
                 self.assertEqual(self.run_attempts(text, f"--exit-map={given}", name=name)[:2], (wanted, 1))
+
+    def test_of_a_program_that_cannot_start(self):
+        code, tries, err = self.run_attempts("import nosuchmodule\n", "--max-restarts=9", "--exit-map=ModuleNotFoundError:48,failed:9")
+        self.assertEqual((code, tries), (48, 3), err)
+        no_program = self.script("#!/no/such/interpreter\n", "none.sh")
+        flags = "--no-python", "--exit-codes=detailed", "--exit-map=failed:49", "--max-restarts=1", "--max-restarts-without-progress=1"
+        self.assertEqual(self.run_job(*flags, no_program)[0], 49)
 
     def test_of_a_job_that_was_told_to_end(self):
         job = self.start("--exit-map=preempted:85", self.worker(SLEEPER))
@@ -145,6 +183,18 @@ class ExitCodes(Attempts):
             self.assertEqual((code, err.count("\n")), (1, 1), err)
             self.assertIn(f"--exit-map={given}: ", err)
             self.assertIn("KEY:CODE", err)
+
+    def test_of_a_worker_end_the_job_also_after_another_failure(self):
+        """The second node's worker ends when it is asked to."""
+        flags = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=j", "--max-restarts=9",
+                 "--exit-ends-job=7", "--exit-codes=detailed")
+        script = self.python("import signal\nsignal.signal(signal.SIGTERM, lambda *_: os._exit(7))\nreport(1)\n"
+                             "while not os.path.exists(f'{sys.argv[1]}/{1 - int(os.environ[\"RANK\"])}.{attempt}'): time.sleep(0.01)\n"
+                             "if os.environ['RANK'] == '0': sys.exit(1)\ntime.sleep(1000)\n")
+        jobs = [self.start(*flags, f"--node-rank={node}", script, self.folder, env=with_variables()) for node in range(2)]
+        for job in jobs:
+            code, out, err = job.finish()
+            self.assertEqual((code, out.count("try")), (7, 1), err)
 
     def test_of_a_worker_end_the_job_or_begin_it_anew(self):
         flags = "--max-restarts=3", "--exit-codes=detailed"

@@ -7,6 +7,7 @@ import socket
 import sys
 import unittest
 
+import control
 from machine import free_port
 from support import LoggedTest, main, with_variables
 
@@ -23,15 +24,21 @@ kind, fifo = sys.argv[1:]
 rank, step, told = os.environ["RANK"], 0, []
 def say(text):
     with open(fifo, "w") as file: file.write(f"{rank} {text}\\n")
-if kind != "asks": signal.signal(signal.SIGTERM, lambda signo, _: told.append(signo))
-if kind == "asks": import ddprun
-is_over = lambda: told or (kind == "asks" and ddprun.ending())
+asks = kind in ("asks", "saves")
+if not asks: signal.signal(signal.SIGTERM, lambda signo, _: told.append(signo))
+if asks: import ddprun
+is_over = lambda: told or (asks and ddprun.ending())
+saved = 0
 while not is_over():
     time.sleep(0.003 if rank == "1" else 0.002)
     if kind != "counts_nothing":
         for hook in torch.optim.optimizer.HOOKS: hook(None, (), {})
     step += 1
     if step == 3: say("runs")
+    if kind == "saves" and not saved and ddprun.should_save():
+        saved = step
+        say(f"saves {step}")
+    if saved and step == saved + 2: say("goes-on")
 if kind == "hangs" and rank == "1":
     while True: signal.pause()
 say(f"saved {step if kind != 'counts_nothing' else os.path.exists(os.environ['DDPRUN_NOTICE'])}")
@@ -48,7 +55,8 @@ class Preemption(LoggedTest):
         self.ready = self.fifo()
 
     def begin(self, kind, *flags, nodes=1):
-        meet = ["--master-addr=127.0.0.1", f"--master-port={free_port()}", f"--nnodes={nodes}"]
+        self.port = free_port()
+        meet = ["--master-addr=127.0.0.1", f"--master-port={self.port}", f"--nnodes={nodes}"]
         jobs = [self.start("--preempt-signal=SIGTERM,SIGUSR1", *flags, *meet, f"--node-rank={node}", self.script(WORKER, "worker.py"),
                            kind, self.ready, env=self.env) for node in range(nodes)]
         return jobs
@@ -69,6 +77,24 @@ class Preemption(LoggedTest):
             code, _, err = job.finish()
             self.assertEqual(code, 122, err)
             self.assertRegex(err, rf"{socket.gethostname()} was given notice \(SIGTERM\): all ranks save at the end of step {steps[0]}, and end within \d+ s\n")
+
+    def test_an_operator_lets_all_ranks_save_after_the_same_step_and_go_on(self):
+        jobs = self.begin("saves", "--nproc-per-node=2", "--exit-codes=detailed", "--rdzv-id=job", nodes=2)
+        self.read_lines(self.ready, 4)
+        code, out, err = control.ctl(f"127.0.0.1:{self.port}", "checkpoint", "job")
+        self.assertEqual((code, out), (0, "all ranks are told to save at the end of one step, and go on\n"), err)
+        lines = [line.split() for line in self.read_lines(self.ready, 8)]
+        steps = {line[2] for line in lines if line[1] == "saves"}
+        self.assertEqual(len(steps), 1, lines)
+        step, = steps
+        self.assertEqual([line[1] for line in lines].count("goes-on"), 4, lines)
+        jobs[0].process.send_signal(signal.SIGTERM)
+        self.assertEqual(len(set(self.saved(4))), 1)
+        for job in jobs:
+            code, _, err = job.finish()
+            self.assertEqual(code, 122, err)
+            self.assertIn(f"an operator asked for a checkpoint: all ranks save at the end of step {step}\n", err)
+        self.assertEqual(control.ctl(f"127.0.0.1:{self.port}", "checkpoint", "job")[0], 3)
 
     def test_a_program_may_ask(self):
         jobs = self.begin("asks", "--nproc-per-node=2", "--exit-preempted=85", "--preempt-deadline=20", nodes=2)

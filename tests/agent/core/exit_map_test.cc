@@ -31,6 +31,9 @@ TEST(ParseExitMap, NamesABadEntry) {
     EXPECT_TRUE(map.error().message().starts_with("'" + std::string(bad) + "': expected KEY:CODE"))
         << map.error().message();
   }
+  const std::string longest = parse_exit_map("\x1b[2J" + std::string(9999, 'x')).error().message();
+  EXPECT_LT(longest.size(), 400U);
+  EXPECT_EQ(longest.find('\x1b'), std::string::npos);
 }
 
 Ending failed(rendezvous::Failure cause) { return {.cause = std::move(cause)}; }

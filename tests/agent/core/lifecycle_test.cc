@@ -122,12 +122,88 @@ TEST_F(LifecycleTest, AFailureThatIsComingStopsTheOthersAtOnce) {
 
 TEST_F(LifecycleTest, AFailureEndsTheJobWhereARestartIsPointless) {
   run_round(1);
-  cycle.restarts_are_pointless();
+  cycle.restarts_are_pointless("ValueError: bad");
   EXPECT_EQ(names(cycle.worker_exited(exit(1, 1), now)), (Names{"leave", "SIGTERM"}));
   EXPECT_EQ(names(cycle.worker_exited(exit(0, -SIGTERM), now)), Names{"finish:1"});
   ASSERT_TRUE(cycle.ending().cause.has_value());
   EXPECT_EQ(cycle.ending().cause->rank, 3);
+  EXPECT_EQ(cycle.ending().cause->words, "ValueError: bad");
   EXPECT_FALSE(cycle.ending().launcher_failed);
+}
+
+TEST_F(LifecycleTest, AProgramThatNeverRanHasTheReasonAsItsWords) {
+  run_round(1);
+  WorkerExit never = exit(1, 1);
+  never.exec_errno = ENOENT;
+  const Actions actions = cycle.worker_exited(never, now);
+  ASSERT_EQ(names(actions), (Names{"failure:3", "SIGTERM"}));
+  EXPECT_TRUE(std::get<ReportFailure>(actions[0]).failure.words.starts_with("could not be started"))
+      << std::get<ReportFailure>(actions[0]).failure.words;
+}
+
+struct EndingCodes : LifecycleTest {
+  EndingCodes() {
+    cycle = Lifecycle({.grace = kGrace,
+                       .worker_count = 3,
+                       .exits = {.ends_job = {7}, .restarts = {8}},
+                       .hostname = "h"});
+    run_round(1);
+  }
+  static bool ends_job(const Actions& actions) {
+    return std::get<ReportFailure>(actions.at(0)).failure.ends_job;
+  }
+};
+
+TEST_F(EndingCodes, CountAlsoIfAnotherFailureCameBefore) {
+  EXPECT_FALSE(ends_job(cycle.worker_exited(exit(0, 1), now)));
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, 3), now)), Names{});
+  const Actions actions = cycle.worker_exited(exit(2, 7), now);
+  EXPECT_EQ(names(actions), Names{"failure:4"});
+  EXPECT_TRUE(ends_job(actions));
+}
+
+TEST_F(EndingCodes, CountIfARestartWasGranted) {
+  cycle.round_broken(RoundBroken{1, {}}, now);
+  const Actions actions = cycle.workers_exited({exit(0, 1), exit(1, 7), exit(2, 1)}, now);
+  EXPECT_EQ(names(actions), (Names{"failure:3", "join"}));
+  EXPECT_TRUE(ends_job(actions));
+}
+
+TEST_F(EndingCodes, AreFirstAmongFailuresOfOneMoment) {
+  EXPECT_TRUE(ends_job(cycle.workers_exited({exit(0, 1), exit(1, 7)}, now)));
+}
+
+TEST_F(EndingCodes, OfAWorkerThatNeverRanAreNoneOfItsOwn) {
+  WorkerExit never = exit(0, 7);
+  never.exec_errno = ENOENT;
+  EXPECT_FALSE(ends_job(cycle.worker_exited(never, now)));
+}
+
+TEST_F(EndingCodes, ThatRestartDoSoWhereARestartSeemsPointless) {
+  cycle.restarts_are_pointless();
+  WorkerExit again = exit(0, 8);
+  again.wants_restart = true;
+  EXPECT_EQ(names(cycle.worker_is_ending(again, now)), (Names{"failure:2", "SIGTERM"}));
+}
+
+TEST_F(LifecycleTest, ANoticeWithoutAnAnswerLeavesWhatIsLeftOfItsDeadline) {
+  for (const auto left : {2s, 90s}) {
+    Lifecycle told({.grace = kGrace, .shell_patience = kPatience, .hostname = "h"});
+    told.start();
+    told.round_published(round(1), now);
+    EXPECT_EQ(names(told.stop_requested(SIGTERM, now, now + left)), (Names{"leave", "SIGTERM"}));
+    EXPECT_EQ(told.kill_at(), now + left);
+    EXPECT_EQ(told.ending().noticed, "h");
+    EXPECT_EQ(names(told.time_passed(now + kPatience)), Names{"shells:SIGTERM"});
+    EXPECT_EQ(names(told.time_passed(now + left)), Names{"kill"});
+  }
+}
+
+TEST_F(LifecycleTest, ANoticeMakesNoGraceLongerThatHasBegun) {
+  run_round(1);
+  cycle.worker_exited(exit(0, 1), now);
+  cycle.stop_requested(SIGTERM, now + 1s, now + 90s);
+  EXPECT_EQ(cycle.kill_at(), now + kGrace);
 }
 
 TEST_F(LifecycleTest, ShellsAreAskedOnceMoreWithTheSameSignal) {

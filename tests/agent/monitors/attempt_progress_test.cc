@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 namespace ddprun::agent {
@@ -49,6 +50,12 @@ TEST(AttemptProgress, OfAFileIsWhatTheProgramWrote) {
     EXPECT_EQ(failure.step, step) << text;
     EXPECT_EQ(failure.is_step_of_run, step.has_value()) << text;
   }
+  const std::string link = path + "_link";
+  std::filesystem::create_symlink(path, link);
+  AttemptProgress by_link(link, false);
+  write("99");
+  EXPECT_EQ(told(by_link, {}).step, Step(99));
+  std::remove(link.c_str());
   std::remove(path.c_str());
   EXPECT_EQ(told(progress, {python(7)}).step, Step(7)) << "then pages count";
   EXPECT_FALSE(told(progress, {python(7)}).is_step_of_run);

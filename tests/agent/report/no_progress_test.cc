@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "rendezvous/core/progress.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -16,9 +18,31 @@ TEST(LastWords, AreTheLineThatNamesTheException) {
                         "During handling of the above exception, another exception occurred:", "",
                         "Traceback (most recent call last):", "  b", "OSError: 2"}),
             "OSError: 2");
-  EXPECT_EQ(last_words({"a", "no such file", " "}), "no such file");
-  EXPECT_EQ(last_words({"Traceback (most recent call last):", "  cut off"}), "  cut off");
   EXPECT_EQ(last_words({}), "");
+}
+
+TEST(LastWords, NameNoExceptionWithoutATraceback) {
+  EXPECT_EQ(last_words({"a", "no such file", " "}), "'no such file'");
+  EXPECT_EQ(last_words({"Aborted: by the user"}), "'Aborted: by the user'");
+  EXPECT_EQ(rendezvous::exception_of(last_words({"Aborted: by the user"})), "");
+  EXPECT_EQ(last_words({"Traceback (most recent call last):", "  cut off"}), "'  cut off'");
+  EXPECT_EQ(last_words({"Traceback (most recent call last):", "  a", "[W731] not its end"}),
+            "'[W731] not its end'");
+}
+
+TEST(LastWords, AreNotThoseOfAnExceptionThatPythonIgnores) {
+  const std::vector<std::string> end = {"Traceback (most recent call last):", "  a",
+                                        "ValueError: bad"};
+  for (const std::string what : {"Exception ignored in: <function F.__del__ at 0x7f>",
+                                 "Exception ignored on threading end:", "--- Logging error ---",
+                                 "Error in atexit._run_exitfuncs:"}) {
+    std::vector<std::string> lines = end;
+    for (const std::string& line : {what, end[0], end[1], std::string("KeyError: 'late'")})
+      lines.push_back("[rank0]: " + line);
+    EXPECT_EQ(last_words(lines), "ValueError: bad") << what;
+    lines.erase(lines.begin(), lines.begin() + 3);
+    EXPECT_EQ(last_words(lines), "'KeyError: 'late''") << what;
+  }
 }
 
 TEST(NoProgressText, ShowsAttemptsSideBySide) {

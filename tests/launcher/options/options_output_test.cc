@@ -205,6 +205,9 @@ TEST(OptionsLifecycle, MapExitCodes) {
             "1 ddprun: --exit-map=node:300: 'node:300': expected KEY:CODE");
   EXPECT_EQ(bad({"--exit-ends-job=x", "E"}),
             "1 ddprun: --exit-ends-job=x: expected exit codes from 0 to 255, such as 3,4");
+  EXPECT_EQ(bad({"--exit-ends-job=3,0", "E"}),
+            "1 ddprun: --exit-ends-job=3,0: expected exit codes from 1 to 255: with 0 a job ends "
+            "when all workers have");
   EXPECT_EQ(
       bad({"--exit-ends-job=3", "--exit-restarts=4,3", "E"}),
       "1 ddprun: --exit-restarts=4,3: expected codes that --exit-ends-job does not have, as 3");

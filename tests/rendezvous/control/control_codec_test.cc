@@ -16,6 +16,7 @@ Verb sent(const Verb& verb) {
 TEST(ControlCodec, EveryQuestionArrives) {
   sent(ShowJobs{});
   sent(AwaitEnd{});
+  sent(SaveCheckpoint{});
   EXPECT_EQ(sent(DrainNode{"n", std::chrono::milliseconds(5)}).deadline.count(), 5);
   EXPECT_EQ(sent(DrainNode{"n"}).node, "n");
   EXPECT_EQ(sent(ForgiveNode{"n"}).node, "n");

@@ -34,7 +34,7 @@ struct PreemptionTest : testing::Test {
                                     *membership, now));
   }
   std::string checkpoint() {
-    return print(preemption.wanted({.signo = SIGUSR1, .is_end = false}, *membership, now));
+    return print(preemption.wanted({.deadline = seconds(900), .is_end = false}, *membership, now));
   }
   std::string answer(SessionId from, std::int64_t steps, std::int64_t number) {
     return print(
@@ -105,6 +105,34 @@ TEST_F(PreemptionTest, ANodeThatDoesNotAnswerIsNotWaitedFor) {
   EXPECT_EQ(answer(2, 5, 1), "");
 }
 
+TEST_F(PreemptionTest, AllLimitsOfAShortDeadlineEndBeforeTheNodeGoesAlone) {
+  for (const seconds deadline : {seconds(1), seconds(4), seconds(20), seconds(3600)}) {
+    preemption = {};
+    begin(2);
+    const Time noticed = now;
+    notice(3, deadline);
+    now = preemption.look_again_at();
+    EXPECT_LE(now, noticed + kMoreNotices);
+    EXPECT_EQ(notice(1, deadline).substr(0, 13), "to 1 2 3: ask") << "too few would be left";
+    const Time asked = now;
+    now = preemption.look_again_at() - milliseconds(1);
+    EXPECT_LE(now, asked + kStepAnswerLimit);
+    answer(1, 5, 1);
+    answer(2, 5, 1);
+    EXPECT_EQ(answer(3, 5, 1), "to 1 2 3: hold 7 #2");
+    now = preemption.look_again_at();
+    EXPECT_LT(now, noticed + order_limit(deadline)) << deadline.count();
+    EXPECT_EQ(after(milliseconds(0)).substr(0, 16), "to 1 2 3: take 0");
+  }
+}
+
+TEST_F(PreemptionTest, ACheckpointThatANodeDoesNotAnswerIsGivenUp) {
+  begin();
+  EXPECT_EQ(checkpoint(), "to 1 2 3: ask #1");
+  EXPECT_EQ(after(kStepAnswerLimit), "");
+  EXPECT_TRUE(preemption.is_quiet());
+}
+
 TEST_F(PreemptionTest, OldAndStrangeAnswersChangeNothing) {
   begin();
   notice(1);
@@ -169,7 +197,7 @@ TEST_F(PreemptionTest, AfterACheckpointTheWorkersGoOn) {
   EXPECT_EQ(checkpoint(), "to 1 2 3: ask #1");
   EXPECT_EQ(checkpoint(), "") << "one is sought";
   all_answer(100, 1);
-  EXPECT_EQ(all_answer(100, 2), "to 1 2 3: take 102 signal 10 within 0 s, go on");
+  EXPECT_EQ(all_answer(100, 2), "to 1 2 3: take 102 signal 0 within 900 s, go on");
   EXPECT_EQ(checkpoint(), "to 1 2 3: ask #4");
   EXPECT_EQ(notice(2), "") << "it changes what is sought";
   all_answer(200, 4);

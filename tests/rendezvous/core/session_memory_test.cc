@@ -75,6 +75,20 @@ TEST_F(SessionMemoryTest, SaysTheRoundAndTheSeatThatItIsIn) {
   EXPECT_EQ(next().said, Said{"resume"});
 }
 
+TEST_F(SessionMemoryTest, RepeatsAFailureThatEndsTheJobAlsoOnceTheRoundIsBroken) {
+  memory.joined(make_node("a"));
+  publish(4);
+  memory.on_message(RoundBroken{.round = 4, .cause = {}});
+  memory.failed(4, {.message = "late"});
+  EXPECT_EQ(next().said, Said{"resume"});
+  memory.failed(4, {.message = "enough", .ends_job = true});
+  EXPECT_EQ(next().said, (Said{"resume", "failed 4 enough"}));
+  memory.on_message(RoundBroken{.round = 4, .cause = {}});
+  EXPECT_EQ(next().said, (Said{"resume", "failed 4 enough"}));
+  publish(5);
+  EXPECT_EQ(next().said, Said{"resume"});
+}
+
 // These rounds were under way over the connection of before.
 TEST_F(SessionMemoryTest, ARoundThatIsNotNewerChangesNothing) {
   memory.joined(make_node("a"));

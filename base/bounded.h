@@ -1,7 +1,7 @@
 // Asks what may never answer (a resolver, a dead file server, a driver) on a thread of its own. The
 // thread of a question that took too long is left behind. Only the end of this process ends a
-// system call that hangs. So a question owns all that it touches. For a process that ends soon, and
-// forks no agent (launcher/scheduler/run_child.h).
+// system call that hangs. So a question owns all that it touches. Not for a process that forks an
+// agent later (launcher/scheduler/run_child.h).
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-namespace ddprun::launcher {
+namespace ddprun {
 
 template <typename Answer>
 class BoundedQuestion {
@@ -33,4 +33,4 @@ class BoundedQuestion {
   std::future<Answer> answer_;
 };
 
-}  // namespace ddprun::launcher
+}  // namespace ddprun
