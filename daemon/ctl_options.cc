@@ -161,9 +161,8 @@ std::optional<CtlUsageError> set_command(CtlOptions& options, const CtlFlags& gi
   }
   if (found == nullptr)
     return usage(fmt::format(
-        "{}: expected one of jobs, status, nodes, top, drain, forgive, resize, checkpoint, stop, wait "
-        "and "
-        "stacks",
+        "{}: expected one of jobs, status, nodes, top, drain, forgive, resize, checkpoint, stop, "
+        "wait and stacks",
         given.operands.front()));
   options.command = found->command;
   const std::size_t operands = given.operands.size() - 1;
@@ -270,8 +269,7 @@ std::variant<CtlOptions, CtlAnswer, CtlUsageError> parse_ctl(const std::vector<s
   if (given.operands.empty())
     return usage(
         "no command: expected jobs, status, nodes, top, drain, forgive, resize, checkpoint, stop, "
-        "wait or "
-        "stacks");
+        "wait or stacks");
   if (const auto missing = missing_tls_flag(given.tls); !missing.empty()) return usage(missing);
   CtlOptions options{.token_file = given.token_file, .tls = given.tls, .json = given.json};
   if (auto wrong = set_command(options, given)) return *wrong;

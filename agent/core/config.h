@@ -90,7 +90,7 @@ struct RestartPlan {
   bool counts_from_the_first = false;
   std::string progress_file{};  // the program writes its step there; empty: none
 
-  rendezvous::StrikeRules strikes{.most = 2, .half_life = std::chrono::hours(1)};
+  rendezvous::StrikeRules strikes{.most = 0, .half_life = std::chrono::hours(1)};
   std::string strike_file{};  // carries strikes from job to job; empty: none
 
   // Returns whether the user asked for that end by one of the two. Otherwise it is only said.

@@ -11,11 +11,7 @@ bool blames_device(std::string_view words) {
                                           "GPU is lost",
                                           "CUDA error: unknown error",
                                           "HIP error: unknown error",
-                                          "CUDA error: unspecified launch failure",
-                                          "CUDA driver initialization failed",
-                                          "CUDA-capable device(s) is/are busy or unavailable",
-                                          "CUDA error: system not yet initialized",
-                                          "hardware stack error"};
+                                          "CUDA error: system not yet initialized"};
   return std::ranges::any_of(kDevice, [words](std::string_view text) {
     return words.find(text) != std::string_view::npos;
   });

@@ -38,6 +38,7 @@ Result<void> StrikeFile::read(const rendezvous::StrikeRules& rules) {
   std::string text(rendezvous::kMostStrikesText + 64, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.empty()) return {};  // it was just made
   const std::size_t end = std::min(text.find('\n'), text.size());
   const std::string_view first = std::string_view(text).substr(0, end);
   const auto written = parse_whole<std::int64_t>(

@@ -134,7 +134,7 @@ void read_strikes(ParseContext& context) {
   plan.strike_file = context.given.text(FlagId::kStrikeFile);
   if (plan.strikes.most > 0) return;
   for (const FlagId id : {FlagId::kStrikeHalfLife, FlagId::kStrikeFile, FlagId::kExitExcludesNode})
-    context.warn_without_effect(id, "with --strikes=0");
+    context.warn_without_effect(id, "without --strikes=N");
 }
 
 // A name that is wrong is an error here: the job would lose its work.

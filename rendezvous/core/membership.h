@@ -150,6 +150,8 @@ class Membership {
   void go_on(Outcome& outcome, Time now);
   // ---- nodes that sit out (membership_strikes.cc) ----
   std::string strike_key(const Member& member) const;
+  bool is_alone_on_its_host(const Member& member) const;
+  bool has_strikes_of_its_host(const Member& member) const;
   void take_strikes(const NodeSpec& spec, Time now);
   void strike(const Member& member, const Failure& cause, Time now, Outcome& outcome);
   void strike(const std::string& node, const Failure& cause, Time now, Outcome& outcome);

@@ -28,12 +28,23 @@ void Membership::settle(Outcome& outcome, Time now) {
 // node keeps its strikes when its agent comes back.
 std::string Membership::strike_key(const Member& member) const {
   const NodeSpec& spec = member.entrant.spec;
+  return is_alone_on_its_host(member) ? spec.hostname : spec.node_id;
+}
+
+bool Membership::is_alone_on_its_host(const Member& member) const {
+  const std::string& hostname = member.entrant.spec.hostname;
   bool is_alone = true;
   members_.for_each([&](const Member& other) {
-    if (&other != &member && other.listens() && other.entrant.spec.hostname == spec.hostname)
+    if (&other != &member && other.listens() && other.entrant.spec.hostname == hostname)
       is_alone = false;
   });
-  return is_alone ? spec.hostname : spec.node_id;
+  return is_alone;
+}
+
+// The strikes of a host are nobody's while several nodes share it. A leader that was lost is known
+// by its host alone.
+bool Membership::has_strikes_of_its_host(const Member& member) const {
+  return strikes_.has(member.entrant.spec.hostname) && is_alone_on_its_host(member);
 }
 
 // Before this host's first round, nodes know more than it does: of a job before, or of a leader.
@@ -74,12 +85,14 @@ void Membership::strike(const std::string& node, const Failure& cause, Time now,
 
 double Membership::strikes_of(const Member& member, Time now) const {
   const NodeSpec& spec = member.entrant.spec;
-  return std::max(strikes_.count(spec.hostname, now), strikes_.count(spec.node_id, now));
+  const double own = strikes_.count(spec.node_id, now);
+  return has_strikes_of_its_host(member) ? std::max(own, strikes_.count(spec.hostname, now)) : own;
 }
 
 Time Membership::sits_out_until(const Member& member) const {
   const NodeSpec& spec = member.entrant.spec;
-  return std::max(strikes_.pause_ends(spec.hostname), strikes_.pause_ends(spec.node_id));
+  const Time own = strikes_.pause_ends(spec.node_id);
+  return has_strikes_of_its_host(member) ? std::max(own, strikes_.pause_ends(spec.hostname)) : own;
 }
 
 bool Membership::forgive(const Member& member) {

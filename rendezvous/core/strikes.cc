@@ -108,6 +108,8 @@ Time Strikes::next_return(Time now) const {
 bool Strikes::failed(const std::string& node, std::int64_t round, const Failure& cause, Time now) {
   if (rules_.most == 0 || cause.fault == NodeFault::kNone || !is_name(node)) return false;
   forget_old(now);
+  const Node* const known = find(node);
+  if (known != nullptr && known->round == round) return false;
   const bool is_of_a_worker =
       cause.fault != NodeFault::kLost && cause.fault != NodeFault::kInKernel;
   if (is_of_a_worker) {
@@ -122,7 +124,7 @@ bool Strikes::failed(const std::string& node, std::int64_t round, const Failure&
     seen_.push_back(std::move(failure));
     if (is_the_programs) return false;
   }
-  strike(node, now);
+  strike(node, round, now);
   return true;
 }
 
@@ -152,7 +154,7 @@ void Strikes::undo(const Seen& failure, Time now) {
   }
 }
 
-void Strikes::strike(const std::string& name, Time now) {
+void Strikes::strike(const std::string& name, std::int64_t round, Time now) {
   Node* node = find(name);
   if (node == nullptr) {
     if (nodes_.size() == kMostStruckNodes) nodes_.erase(nodes_.begin());
@@ -160,6 +162,7 @@ void Strikes::strike(const std::string& name, Time now) {
   }
   if (node->strikes.size() == kMostStrikes) node->strikes.erase(node->strikes.begin());
   node->strikes.push_back(now);
+  node->round = round;
   if (count(*node, now) < rules_.most) return;
   const std::chrono::seconds pause = kFirstPause * (1 << std::min(node->pauses++, 10));
   node->ends = now + std::min(pause, kLongestPause);
@@ -173,6 +176,9 @@ bool Strikes::forgive(const std::string& node) {
 
 bool Strikes::forget_old(Time now) {
   if (rules_.half_life.count() == 0) return false;
+  std::erase_if(seen_, [&](const Seen& failure) {
+    return (now - failure.at) / rules_.half_life >= kHalvings;
+  });
   for (Node& node : nodes_)
     std::erase_if(node.strikes,
                   [&](Time at) { return (now - at) / rules_.half_life >= kHalvings; });

@@ -41,7 +41,7 @@ class Strikes {
   const StrikeRules& rules() const { return rules_; }
 
   // A failure of the node ended the attempt of `round`, or came after another one had. Returns
-  // whether it is a strike.
+  // whether it is a strike. A node gets one for each round.
   bool failed(const std::string& node, std::int64_t round, const Failure& cause, Time now);
   // Undoes all of the node's. False: it has none.
   bool forgive(const std::string& node);
@@ -67,6 +67,7 @@ class Strikes {
     std::string name;
     std::vector<Time> strikes;  // oldest first
     int pauses = 0;             // since it was last without a strike
+    std::int64_t round = 0;     // of the last strike; a failure may be told twice
     Time ends = Time::min();    // of the last pause
   };
   // A failure of a worker, on any node.
@@ -84,7 +85,7 @@ class Strikes {
   double count(const Node& node, Time now) const;
   bool is_the_programs(const Seen& failure, Time now);
   void undo(const Seen& failure, Time now);
-  void strike(const std::string& name, Time now);
+  void strike(const std::string& name, std::int64_t round, Time now);
   static Result<Node> parse(std::string_view line, Time then);
 
   StrikeRules rules_;

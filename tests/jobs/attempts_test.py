@@ -128,7 +128,7 @@ class Strikes(Attempts):
     def test_a_node_that_fails_twice_leaves_its_seat_to_a_spare(self):
         done, file = self.folder / "done", self.folder / "strikes"
         flags = ("--no-python", "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=j", "--max-restarts=200",
-                 "--exit-excludes-node=9", f"--strike-file={file}")
+                 "--strikes=2", "--exit-excludes-node=9", f"--strike-file={file}")
         wait = f"while [ ! -e {done} ]; do sleep 0.02; done"
         good = self.start(*flags, "--node-rank=0", "sh", "-c", wait)
         bad = self.start(*flags, "--node-rank=1", "sh", "-c", "exit 9")
@@ -142,7 +142,7 @@ class Strikes(Attempts):
     def test_a_bad_file_is_refused(self):
         file = self.folder / "strikes"
         file.write_text("ddprun-strikes 5\nhost strikes=x\n")
-        code, _, err = self.run_job("--no-python", f"--strike-file={file}", "true")
+        code, _, err = self.run_job("--no-python", "--strikes=2", f"--strike-file={file}", "true")
         self.assertEqual(code, 1)
         self.assertIn(f"--strike-file={file}: expected lines as in NODE strikes=10,600 pauses=0 left=0", err)
 

@@ -215,11 +215,11 @@ TEST(OptionsLifecycle, MapExitCodes) {
 
 TEST(OptionsLifecycle, SayWhenANodeSitsOut) {
   const agent::RestartPlan usual = good({"E"}).restarts;
-  EXPECT_EQ(usual.strikes.most, 2);
+  EXPECT_EQ(usual.strikes.most, 0);
   EXPECT_EQ(usual.strikes.half_life, std::chrono::hours(1));
   EXPECT_EQ(good({"--exit-excludes-node=9,10", "E"}).exits.excludes_node,
             (std::vector<int>{9, 10}));
-  EXPECT_EQ(good({"--strikes=0", "E"}).restarts.strikes.most, 0);
+  EXPECT_EQ(good({"--strikes=2", "E"}).restarts.strikes.most, 2);
   EXPECT_EQ(bad({"--strikes=17", "E"}),
             "1 ddprun: --strikes=17: expected a whole number from 1 to 16; 0: off");
   EXPECT_EQ(bad({"--strike-half-life=0", "E"}),

@@ -77,7 +77,7 @@ NodeFault make_fault(const std::string& text) {
 
 NodeSpec make_spec(const std::string& name, const Command& command) {
   return {.node_id = command.value("id", name),
-          .hostname = "host-" + name,
+          .hostname = "host-" + command.value("host", name),
           .local_world_size = command.number("slots", 1),
           .role = command.value("role", "default"),
           .node_rank = command.number("rank", command.number("preferred", -1)),

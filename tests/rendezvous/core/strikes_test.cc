@@ -36,6 +36,19 @@ TEST_F(StrikesTest, EachFaultOfANodeIsOneAndAFailureOfTheProgramIsNone) {
   EXPECT_EQ(strikes.count("host-0", now), 0);
 }
 
+TEST_F(StrikesTest, AFailureThatIsToldTwiceIsOne) {
+  EXPECT_TRUE(fail("a", NodeFault::kLost));
+  --round;
+  EXPECT_FALSE(fail("a", NodeFault::kExitCode));
+  EXPECT_EQ(strikes.count("a", now), 1);
+}
+
+TEST_F(StrikesTest, AFailureOfLongAgoExcusesNobody) {
+  fail("b", NodeFault::kMemory);
+  now += 4h;
+  EXPECT_TRUE(fail("a", NodeFault::kMemory));
+}
+
 TEST_F(StrikesTest, AStrikeIsHalvedAtTheEndOfEachHalfLifeAndForgottenAfterFour) {
   fail("a", NodeFault::kLost);
   now += 59min;
