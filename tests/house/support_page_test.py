@@ -15,13 +15,8 @@ from torch_table import BEGIN, END, lags, minor, read_rows, write_rows  # noqa: 
 
 COMMAND = ROOT / "scripts" / "torch_matrix"
 GOOD = ("same", "passes")
-TRAINERS = {"accelerate", "transformers", "Lightning", "under other launchers"}
 # The cells that may be "not run". tests/contract and tests/trainers run with the engine's release.
-NOT_RUN = {(2, 9): TRAINERS,
-           (2, 11): {"Lightning"},
-           (2, 12): TRAINERS,
-           (2, 14): TRAINERS,
-           (2, 15): {"transformers", "Lightning"}}
+NOT_RUN = dict.fromkeys(((2, 9), (2, 12), (2, 14)), {"under other launchers"})
 EMPTY = f"# A page\n\n{BEGIN}\n{END}\n\nMore.\n"
 ROWS = {(2, 9): {"torch": "2.9.1", "DDP": "same"}, (2, 11): {"torch": "2.11.0", "DDP": "same", "store": "passes"}}
 
