@@ -47,13 +47,14 @@ class OnThisHost(LoggedTest):
         return {one["rank"]: one for one in json.loads(self.done("stacks", *words, "--json"))["stacks"]}
 
     def test_equal_stacks_are_shown_once_and_a_rank_without_one_says_why(self):
-        job = self.begin("held", "--rdzv-id=held", workers=3)
+        name = self.folder.name  # other tests have jobs on this host
+        job = self.begin("held", f"--rdzv-id={name}", workers=3)
         text = self.done("stacks", job.pid)
         waits = f"  wait (held.py:{WAIT_LINE})\n  train (held.py:{STAND_LINE})\n"
         shown = text.replace(f"{self.folder}/", "")
         self.assertTrue(shown.startswith(f"ranks 0,2 in all_reduce #6 (9):\n{waits}"), text)
         self.assertIn("\nrank 1: no stack: its interpreter did not answer: a call of C may hold it; its process is S", text)
-        only = self.stacks("held", 2)
+        only = self.stacks(name, 2)
         self.assertEqual(list(only), [2])
         self.assertEqual(only[2]["frames"][0], {"function": "wait", "file": str(self.folder / "held.py"), "line": WAIT_LINE})
         self.assertEqual((only[2]["steps"], only[2]["pid"]), (5, job.worker(2)))
