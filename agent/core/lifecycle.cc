@@ -246,8 +246,7 @@ bool Lifecycle::ends_job(const WorkerExit& exit) const {
 
 bool Lifecycle::excludes_node(const WorkerExit& exit) const {
   const std::vector<int>& codes = settings_.exits.excludes_node;
-  const bool has_run = exit.exec_errno == 0 && exit.start_error.empty();
-  return has_run && std::ranges::find(codes, exit.exit_code) != codes.end();
+  return exit.has_run() && std::ranges::find(codes, exit.exit_code) != codes.end();
 }
 
 // Called for workers that end after the request to end. An exit code may be the answer to the

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <utility>
 
+#include "tests/support/silent_session.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
@@ -20,16 +21,9 @@ using std::chrono::seconds;
 using Said = std::vector<std::string>;
 
 // Keeps what the node says.
-class NodeSession final : public rendezvous::Session {
+class NodeSession final : public SilentSession {
  public:
   explicit NodeSession(Said& said) : said_(said) {}
-  void join(const rendezvous::NodeSpec& /*node*/) override {}
-  void resume(const rendezvous::ResumeRequest& /*node*/) override {}
-  void report_failure(std::int64_t /*round*/, const rendezvous::Failure& /*failure*/) override {}
-  void report_success(std::int64_t /*round*/) override {}
-  void leave(const rendezvous::Failure& /*reason*/) override {}
-  void gone() override {}
-  std::optional<rendezvous::WaitStatus> wait_status() const override { return std::nullopt; }
   void give_notice(const rendezvous::Notice& it) override {
     said_.push_back(fmt::format("notice {} of round {}", it.signo, it.round));
   }

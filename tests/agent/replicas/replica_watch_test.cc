@@ -7,6 +7,7 @@
 #include <fstream>
 #include <utility>
 
+#include "tests/support/silent_session.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
@@ -15,16 +16,9 @@ namespace {
 using Words = std::vector<std::uint64_t>;
 
 // Keeps what it is told, and ends the loop then.
-class KeepingSession final : public rendezvous::Session {
+class KeepingSession final : public SilentSession {
  public:
   explicit KeepingSession(asio::io_context& loop) : loop_(loop) {}
-  void join(const rendezvous::NodeSpec& /*node*/) override {}
-  void resume(const rendezvous::ResumeRequest& /*node*/) override {}
-  void report_failure(std::int64_t /*round*/, const rendezvous::Failure& /*failure*/) override {}
-  void report_success(std::int64_t /*round*/) override {}
-  void leave(const rendezvous::Failure& /*reason*/) override {}
-  void gone() override {}
-  std::optional<rendezvous::WaitStatus> wait_status() const override { return std::nullopt; }
   void report_replicas(const rendezvous::ReplicaReport& report) override {
     reports.push_back(report);
     loop_.stop();

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <utility>
 
+#include "tests/support/silent_session.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
@@ -14,16 +15,9 @@ namespace {
 using std::chrono::seconds;
 
 // Keeps what it is told, and ends the loop then.
-class NotingSession final : public rendezvous::Session {
+class NotingSession final : public SilentSession {
  public:
   explicit NotingSession(asio::io_context& loop) : loop_(loop) {}
-  void join(const rendezvous::NodeSpec& /*node*/) override {}
-  void resume(const rendezvous::ResumeRequest& /*node*/) override {}
-  void report_failure(std::int64_t /*round*/, const rendezvous::Failure& /*failure*/) override {}
-  void report_success(std::int64_t /*round*/) override {}
-  void leave(const rendezvous::Failure& /*reason*/) override {}
-  void gone() override {}
-  std::optional<rendezvous::WaitStatus> wait_status() const override { return std::nullopt; }
   void report_steps(const rendezvous::StepReport& report) override {
     reports.push_back(report);
     loop_.stop();
